@@ -1,0 +1,165 @@
+"""Errors for the person at the terminal: each one ends the command with an exit code and one thing to do next.
+
+What a *candidate* did wrong is not here: that is evidence in a verdict and feedback in the next prompt. These classes are
+for what stops the command: a wrong flag, a missing key, a machine that cannot do it. Library mistakes live in
+`coda.errors`. The command line prints `error: <what>` and `hint: <hint>`, puts `code` into `--json`, and exits with
+`exit_code` (2 usage, 4 refused by a gate, 5 environment, 6 language model).
+
+    AgentError
+    ├── UsageError                  2  the command was asked for something it cannot mean
+    │   ├── SettingsInvalid         2  unknown key or bad value in a flag, a variable or a configuration file
+    │   ├── UnknownProvider         2  --llm names no provider
+    │   ├── ProviderMisused         2  --llm names one, but its argument makes no sense
+    │   └── PriceUnknown            2  --max-cost with a model whose price is not known
+    └── LLMError                    6  no usable answer could be had from the language model
+        ├── MissingKey              6  no API key
+        ├── LLMRefusedCredentials   6  the key was not accepted, or may not use this model
+        ├── LLMPaymentRequired      6  the account has no credit
+        ├── LLMBadRequest           6  the request itself was refused; sending it again cannot help
+        ├── LLMUnavailable          6  network, rate limit or outage, after the bounded retries
+        ├── RecordingMissing        6  nothing recorded to replay
+        ├── RecordingInvalid        6  a recording that cannot be read
+        ├── RecordingExhausted      6  the run asked for more replies than were recorded
+        ├── ReplyTimeout            6  nobody wrote the reply file in time
+        ├── ReplyMalformed          6  a reply file that cannot be used
+        └── ScriptExhausted         6  a scripted model ran out of replies
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+
+class AgentError(Exception):
+    """Base of every error that stops a command."""
+
+    code: ClassVar[str] = "agent-error"
+    exit_code: ClassVar[int] = 5
+
+    def __init__(self, what: str, *, hint: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.what}\nhint: {self.hint}" if self.hint else self.what
+
+
+# ---- usage and settings ----------------------------------------------------------------------------------------------
+
+
+class UsageError(AgentError):
+    """The command line asks for something that has no meaning."""
+
+    code = "usage"
+    exit_code = 2
+
+
+class SettingsInvalid(UsageError):
+    """A key nobody knows, or a value that does not fit, in a flag, a variable or a configuration file."""
+
+    code = "settings-invalid"
+
+
+class UnknownProvider(UsageError):
+    """`--llm` names no provider."""
+
+    code = "unknown-provider"
+
+
+class ProviderMisused(UsageError):
+    """`--llm` names a provider, but its argument is missing, unwanted or unusable."""
+
+    code = "provider-misused"
+
+
+class PriceUnknown(UsageError):
+    """A spending limit was given for a model whose price is not in the table, so it could not be enforced."""
+
+    code = "price-unknown"
+
+
+# ---- language model --------------------------------------------------------------------------------------------------
+
+
+class LLMError(AgentError):
+    """No usable answer could be had from the language model. Never counted against a candidate."""
+
+    code = "llm"
+    exit_code = 6
+
+    def __init__(
+        self, what: str, *, hint: str = "", request_id: str | None = None, spent: Mapping[str, int] | None = None
+    ) -> None:
+        super().__init__(what, hint=hint)
+        self.request_id = request_id
+        """The provider's id of the failed request, for its support."""
+        self.spent = dict(spent or {})
+        """Tokens already paid for by attempts that failed: the fields of `agent.llm.protocol.Usage`."""
+
+
+class MissingKey(LLMError):
+    """No API key is set."""
+
+    code = "missing-key"
+
+
+class LLMRefusedCredentials(LLMError):
+    """The key was refused, or may not use this model."""
+
+    code = "llm-credentials"
+
+
+class LLMPaymentRequired(LLMError):
+    """The account behind the key cannot pay."""
+
+    code = "llm-payment"
+
+
+class LLMBadRequest(LLMError):
+    """The provider refused the request itself; the same request would be refused again."""
+
+    code = "llm-bad-request"
+
+
+class LLMUnavailable(LLMError):
+    """Infrastructure: network, rate limit, overload or outage, after the bounded retries."""
+
+    code = "llm-unavailable"
+
+
+class RecordingMissing(LLMError):
+    """There is no such recording, or none for this task."""
+
+    code = "recording-missing"
+
+
+class RecordingInvalid(LLMError):
+    """A recording that cannot be read."""
+
+    code = "recording-invalid"
+
+
+class RecordingExhausted(LLMError):
+    """The run asked for a round that was not recorded."""
+
+    code = "recording-exhausted"
+
+
+class ReplyTimeout(LLMError):
+    """The reply file did not appear before the deadline."""
+
+    code = "reply-timeout"
+
+
+class ReplyMalformed(LLMError):
+    """A reply file that cannot be used: not UTF-8, too large, or with unknown keys."""
+
+    code = "reply-malformed"
+
+
+class ScriptExhausted(LLMError):
+    """A scripted model was asked for more replies than its script holds."""
+
+    code = "script-exhausted"
