@@ -1,0 +1,61 @@
+"""Every CODA_* variable that the library reads; nothing else in `coda` looks at the environment.
+
+A bad value is an error that names the variable, the value and the options. Read at each call, so that a test or a
+long-lived process may change them.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from dataclasses import dataclass
+
+from coda.errors import SettingError
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable: its name, what it does, its default as text."""
+
+    name: str
+    meaning: str
+    default: str
+
+
+VARIABLES = (
+    Variable("CODA_BACKEND", "backend of calls that name none: auto, reference, triton, cutedsl", "auto"),
+    Variable("CODA_CACHE_DIR", "folder of compiled and tuned kernels", "the user's cache folder / coda"),
+    Variable("CODA_DEBUG", "0 to 3: 1 logs choices, 2 logs launches, 3 keeps the generated sources", "0"),
+)
+
+
+def backend() -> str:
+    """The backend of calls that name none."""
+    value = os.environ.get("CODA_BACKEND", "auto")
+    options = ("auto", "reference", "triton", "cutedsl")
+    if value not in options:
+        raise SettingError("CODA_BACKEND is not a backend", got=repr(value), expected=" or ".join(options))
+    return value
+
+
+def cache_dir() -> pathlib.Path:
+    """The folder of compiled and tuned kernels. It need not exist yet."""
+    value = os.environ.get("CODA_CACHE_DIR")
+    if value:
+        return pathlib.Path(value)
+    import platformdirs
+
+    return pathlib.Path(platformdirs.user_cache_dir("coda"))
+
+
+def debug() -> int:
+    """The debug level, 0 to 3."""
+    value = os.environ.get("CODA_DEBUG", "0")
+    if value not in ("0", "1", "2", "3"):
+        raise SettingError("CODA_DEBUG is not a level", got=repr(value), expected="0, 1, 2 or 3")
+    return int(value)
+
+
+def interpreting() -> bool:
+    """Whether Triton runs in its interpreter in this process (Triton's own variable TRITON_INTERPRET)."""
+    return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "yes", "on", "y")

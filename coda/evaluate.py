@@ -1,0 +1,166 @@
+"""Evaluate a program with PyTorch: the definition of what it means.
+
+    evaluate    every output from bound tensors, in a compute dtype, with or without rounding at the stores
+    reference   the same from call arguments, in fp64, never rounding: what "correct" is measured against
+
+The reference backend and every reference value of the judge go through `evaluate`. A row value is a (1, columns) tensor,
+a col value (M, 1), a segment value (M, columns / size); torch broadcasting does the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from coda.errors import MissingOperand, UnknownOperand, near
+from coda.primitives.map import round_to
+from coda.primitives.value import OPS, DType, Kind, Node
+from coda.program import EpilogueProgram, Operand
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The surroundings of one evaluation: what an operation's reference may use."""
+
+    torch: Any
+    m: int
+    n: int
+    dtype: torch.dtype
+    device: torch.device
+    rounds: bool
+
+
+def evaluate(
+    program: EpilogueProgram,
+    tensors: Mapping[str, Any],
+    *,
+    m: int,
+    n: int,
+    dtype: torch.dtype,
+    stored_as: str | None,
+) -> dict[str, torch.Tensor]:
+    """Every output by name.
+
+    `tensors` holds `a` (M, K) and `b` (K, N) of an epilogue and every operand that the program reads, checked before.
+    `dtype` is the compute dtype; `stored_as` the dtype name of `a` (or of the first tile), or None to store the values
+    as computed, unrounded.
+    """
+    device = next(t.device for t in tensors.values() if isinstance(t, torch.Tensor))
+    e = Evaluation(torch, m, n, dtype, device, stored_as is not None)
+    last_use = {i: at for at, node in enumerate(program.nodes) for i in node.args}
+    kept = {o.node for o in program.outputs}
+    values: dict[int, torch.Tensor] = {}
+    for index, node in enumerate(program.nodes):
+        values[index] = _node(e, program, node, tensors, values)
+        for i in node.args:  # large tensors go as soon as nobody needs them
+            if last_use[i] == index and i not in kept:
+                values.pop(i, None)
+    out = {}
+    for output in program.outputs:
+        shape = program.output_shape(output.name, m, n)
+        value = _broadcast_to_kind(values[output.node], program.output_type(output.name).kind, shape)
+        if stored_as is not None:
+            value = round_to(torch, value, program.output_dtype(output.name, stored_as), output.saturate)
+        elif value.dtype is not dtype:
+            value = value.to(dtype)
+        out[output.name] = value.clone() if any(value is v for v in values.values()) else value
+    return out
+
+
+def _broadcast_to_kind(value: torch.Tensor, kind: Kind, shape: tuple[int, ...]) -> torch.Tensor:
+    """The value as it is stored: vectors lose their axis of length 1."""
+    if kind is Kind.COL:
+        return value.expand(shape[0], 1)[:, 0].contiguous()
+    if kind is Kind.ROW:
+        return value.expand(1, shape[0])[0].contiguous()
+    return value.expand(shape).contiguous()
+
+
+def _node(
+    e: Evaluation, program: EpilogueProgram, node: Node, tensors: Mapping[str, Any], values: Mapping[int, torch.Tensor]
+) -> torch.Tensor:
+    if node.op == "acc":
+        return _matmul(tensors["a"].to(e.dtype), tensors["b"].to(e.dtype))
+    if node.op == "operand":
+        return _load(e, program.operand(str(node.attr("name"))), tensors)
+    args = []
+    for i in node.args:
+        x, t = values[i], program.nodes[i].type
+        if t.kind is Kind.SEGMENT and node.type.kind is Kind.TILE:
+            x = x.expand(e.m, t.columns(e.n)).repeat_interleave(t.size, 1)
+        args.append(x)
+    if OPS[node.op].primitive_class >= 4:  # reductions count every column, also of a value held as a broadcast
+        args[0] = args[0].expand(e.m, program.nodes[node.args[0]].type.columns(e.n))
+    elif node.op == "unpair":
+        args[0] = args[0].expand(-1, program.nodes[node.args[0]].type.columns(e.n))
+    return OPS[node.op].reference(e, *args, **dict(node.attrs))  # type: ignore[no-any-return]
+
+
+def _matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """A full-precision product: TF32 is off whatever the process has set."""
+    if not a.is_cuda:
+        return a @ b
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        return a @ b
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def _load(e: Evaluation, operand: Operand, tensors: Mapping[str, Any]) -> torch.Tensor:
+    raw = tensors[operand.name]
+    target = torch.int64 if operand.dtype is DType.INT else e.dtype
+    x = raw.to(target) if isinstance(raw, torch.Tensor) else torch.tensor(raw, dtype=target, device=e.device)
+    if operand.kind is Kind.COL:
+        return x[:, None]
+    if operand.kind is Kind.ROW:
+        if operand.period:
+            x = x.repeat(int(operand.width * e.n) // operand.period)
+        return x[None]
+    return x
+
+
+def reference(
+    program: EpilogueProgram, args: Sequence[Any], operands: Mapping[str, Any], dtype: torch.dtype | None
+) -> dict[str, torch.Tensor]:
+    """Outputs in `dtype` (fp64 if None), unrounded. Arguments as in a call of the program."""
+    tensors = arguments(program, args, operands)
+    if program.kind == "epilogue":
+        m, n = tensors["a"].shape[0], tensors["b"].shape[1]
+    else:
+        first = program.first_tile
+        assert first is not None
+        m, n = tensors[first.name].shape[0], int(tensors[first.name].shape[1] / first.width)
+    program.check_sizes(n)
+    return evaluate(program, tensors, m=m, n=n, dtype=dtype or torch.float64, stored_as=None)
+
+
+def arguments(program: EpilogueProgram, args: Sequence[Any], operands: Mapping[str, Any]) -> dict[str, Any]:
+    """Call arguments by name, defaults filled in. Raises `UnknownOperand` or `MissingOperand`."""
+    names = ["a", "b"] if program.kind == "epilogue" else [o.name for o in program.operands]
+    if len(args) > len(names):
+        raise UnknownOperand(
+            f"{program.name}: too many positional arguments",
+            got=len(args),
+            expected=f"at most {len(names)}: {', '.join(names)}",
+            hint="pass operands by name" if program.kind == "epilogue" else None,
+        )
+    bound = dict(zip(names, args, strict=False))
+    known = {o.name for o in program.operands}
+    for name, value in operands.items():
+        if name in bound:
+            raise UnknownOperand(f"{program.name}: {name} was given twice")
+        if name not in known and not (program.kind == "epilogue" and name in ("a", "b")):
+            raise UnknownOperand(f"{program.name} has no operand {name!r}", expected=", ".join(sorted(known)) or "none", hint=near(name, known))
+        bound[name] = value
+    for o in program.operands:
+        if o.default is not None:
+            bound.setdefault(o.name, o.default)
+    missing = [n for n in (["a", "b"] if program.kind == "epilogue" else []) + [o.name for o in program.operands] if n not in bound]
+    if missing:
+        raise MissingOperand(f"{program.name}: missing", got=", ".join(bound) or "nothing", expected=", ".join(missing))
+    return bound

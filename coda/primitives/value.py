@@ -1,0 +1,560 @@
+"""The vocabulary of traced programs: types, operations, nodes and the values that an author handles.
+
+    Type   kind × width × dtype × phase of a value                      (design: "Types")
+    Op     one operation: rule for the result's type, fp64 reference, cost, formula, semantic version
+    OPS    every operation by name; the sibling modules fill it, one file per class of primitives
+    Graph  a straight list of Nodes; equal nodes are one node, so common subexpressions never exist twice
+    Value  what the author's function sees; Python operators on it add nodes
+
+`apply(name, *args, **attrs)` is the single way in: it lifts numbers, converts int to float where the operation
+computes in floating point, asks the operation's rule for the result's type and adds the node. Nothing here imports
+torch; an operation's `reference` receives it inside an `Evaluation`.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import pathlib
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any, NoReturn, Protocol, TypeAlias
+
+from coda.errors import (
+    AuthoringError,
+    BadArgument,
+    CodaError,
+    DTypeMismatch,
+    KindMismatch,
+    ProgramTooLarge,
+    TileLocalError,
+    TracedControlFlow,
+    UnknownPrimitive,
+    WidthMismatch,
+    near,
+)
+
+MAX_NODES = 512
+WIDTHS = (Fraction(1, 2), Fraction(1), Fraction(2))
+
+Attr: TypeAlias = bool | int | float | str
+Attrs: TypeAlias = Mapping[str, Attr]
+
+
+class Kind(enum.StrEnum):
+    """What a value ranges over."""
+
+    SCALAR = "scalar"
+    ROW = "row"  # one number per column: (columns,)
+    COL = "col"  # one number per row: (M,)
+    TILE = "tile"  # one number per element: (M, columns)
+    SEGMENT = "segment"  # one number per row and group of `size` neighbouring columns: (M, columns / size)
+
+
+class DType(enum.StrEnum):
+    """What a value is made of while it is computed; the width in bits is the compute dtype's."""
+
+    FLOAT = "float"
+    INT = "int"
+    BOOL = "bool"
+
+
+@dataclass(frozen=True)
+class Type:
+    """Kind × width × dtype × phase. `width` is relative to N and 1 for scalars and cols; `size` belongs to segments."""
+
+    kind: Kind
+    width: Fraction = Fraction(1)
+    dtype: DType = DType.FLOAT
+    finished: bool = False
+    size: int = 0
+
+    def __str__(self) -> str:
+        text = f"{self.dtype} {self.kind}"
+        if self.kind is Kind.SEGMENT:
+            text += f" of {self.size}"
+        if self.kind in (Kind.ROW, Kind.TILE, Kind.SEGMENT) and self.width != 1:
+            text += f" of width {self.width}"
+        return f"finished {text}" if self.finished else text
+
+    def columns(self, n: int) -> int:
+        """How many columns a row, tile or segment value of this type has where the GEMM has `n`."""
+        whole = self.width * n
+        return int(whole) // self.size if self.kind is Kind.SEGMENT else int(whole)
+
+
+class Evaluation(Protocol):
+    """What an operation's `reference` may use: torch and the sizes at hand."""
+
+    torch: Any
+    m: int
+    n: int
+    dtype: Any
+    """The compute dtype."""
+    device: Any
+    rounds: bool
+    """Whether stores and casts round; the fp64 reference never does."""
+
+
+Rule: TypeAlias = Callable[[Sequence[Type], Attrs], Type]
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operation of the closed list."""
+
+    name: str
+    primitive_class: int
+    """1 map, 2 vector, 3 tile, 4 reduction, 5 stateful transform."""
+    rule: Rule
+    """Type of the result from the types of the arguments; raises an `AuthoringError`."""
+    reference: Callable[..., Any]
+    """`reference(evaluation, *tensors, **attrs)` in the evaluation's dtype; rows are (1, C), columns (M, 1)."""
+    formula: str
+    """How `explain()` writes it: `{0}`, `{1}` are arguments, other fields are attributes."""
+    flops: float = 1
+    """Floating-point operations per element of the larger side."""
+    takes: DType | None = None
+    """FLOAT converts every int argument; None converts ints only beside a float; INT converts nothing."""
+    exact: tuple[int, ...] = ()
+    """Positions of arguments that keep their dtype (an index)."""
+    version: int = 1
+    """Goes up when the meaning changes: part of every digest."""
+    commutative: bool = False
+
+
+OPS: dict[str, Op] = {}
+
+
+def register(op: Op) -> Op:
+    """Add an operation to the closed list. A name is taken once."""
+    if op.name in OPS:
+        raise ValueError(f"operation {op.name!r} is registered twice")
+    OPS[op.name] = op
+    return op
+
+
+def encode(value: Attr) -> str:
+    """An attribute as text that tells 1 from 1.0 from True and every float from every other, -0.0 and NaN included."""
+    if isinstance(value, bool):
+        return f"bool:{value}"
+    if isinstance(value, float):
+        return f"float:{'nan' if math.isnan(value) else value.hex()}"
+    return f"{type(value).__name__}:{value}"
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operation applied to earlier nodes; `attrs` is sorted by name."""
+
+    op: str
+    args: tuple[int, ...]
+    attrs: tuple[tuple[str, Attr], ...]
+    type: Type = field(compare=False)
+
+    @property
+    def key(self) -> str:
+        """Equal keys compute equal values."""
+        attrs = ",".join(f"{name}={encode(value)}" for name, value in self.attrs)
+        return f"{self.op}({','.join(map(str, self.args))};{attrs})"
+
+    def attr(self, name: str) -> Attr:
+        """One attribute by name."""
+        return dict(self.attrs)[name]
+
+
+class Graph:
+    """The nodes of a program under construction, in an order in which arguments come first."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self._index: dict[str, int] = {}
+
+    def add(self, op: str, args: tuple[int, ...], attrs: Attrs) -> int:
+        """Index of the node, new or already there. Raises what the operation's rule raises."""
+        rule = OPS[op].rule
+        node = Node(op, args, tuple(sorted(attrs.items())), rule([self.nodes[i].type for i in args], attrs))
+        known = self._index.get(node.key)
+        if known is not None:
+            return known
+        if len(self.nodes) >= MAX_NODES:
+            raise ProgramTooLarge(
+                "the program is too large",
+                got=f"more than {MAX_NODES} nodes",
+                expected=f"at most {MAX_NODES}",
+                hint="split it into a plan of several programs, or shorten a loop over constants",
+                where=author_line(),
+            )
+        self.nodes.append(node)
+        self._index[node.key] = len(self.nodes) - 1
+        return len(self.nodes) - 1
+
+
+_ACTIVE: ContextVar[Graph | None] = ContextVar("coda_graph", default=None)
+
+
+@contextmanager
+def tracing(graph: Graph) -> Iterator[Graph]:
+    """Make `graph` the one that primitives without a traced argument add to."""
+    token = _ACTIVE.set(graph)
+    try:
+        yield graph
+    finally:
+        _ACTIVE.reset(token)
+
+
+def author_line() -> str | None:
+    """ "file.py:12" of the innermost frame outside this package: the author's line."""
+    package = str(pathlib.Path(__file__).resolve().parent.parent)
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(package):
+        frame = frame.f_back  # type: ignore[assignment]
+    return f"{pathlib.PurePath(frame.f_code.co_filename).name}:{frame.f_lineno}" if frame is not None else None
+
+
+def _control_flow(what: str, instead: str) -> NoReturn:
+    raise TracedControlFlow(
+        f"{what} on a traced value: its value is not known while the program is traced",
+        hint=instead,
+        where=author_line(),
+    )
+
+
+class Value:
+    """A traced value: arithmetic, comparison and `& | ~` on it add nodes; asking for its truth or number raises."""
+
+    __slots__ = ("graph", "index")
+
+    def __init__(self, graph: Graph, index: int) -> None:
+        self.graph, self.index = graph, index
+
+    @property
+    def type(self) -> Type:
+        """Kind, width, dtype and phase."""
+        return self.graph.nodes[self.index].type
+
+    def __repr__(self) -> str:
+        return f"<{self.type}>"
+
+    # arithmetic -----------------------------------------------------------------------------------------------
+    def __add__(self, other: Operand) -> Value:
+        return apply("add", self, other)
+
+    def __radd__(self, other: Operand) -> Value:
+        return apply("add", other, self)
+
+    def __sub__(self, other: Operand) -> Value:
+        return apply("sub", self, other)
+
+    def __rsub__(self, other: Operand) -> Value:
+        return apply("sub", other, self)
+
+    def __mul__(self, other: Operand) -> Value:
+        return apply("mul", self, other)
+
+    def __rmul__(self, other: Operand) -> Value:
+        return apply("mul", other, self)
+
+    def __truediv__(self, other: Operand) -> Value:
+        return apply("div", self, other)
+
+    def __rtruediv__(self, other: Operand) -> Value:
+        return apply("div", other, self)
+
+    def __floordiv__(self, other: Operand) -> Value:
+        return apply("floordiv", self, other)
+
+    def __rfloordiv__(self, other: Operand) -> Value:
+        return apply("floordiv", other, self)
+
+    def __mod__(self, other: Operand) -> Value:
+        return apply("mod", self, other)
+
+    def __rmod__(self, other: Operand) -> Value:
+        return apply("mod", other, self)
+
+    def __pow__(self, power: int) -> Value:
+        return integer_power(self, power)
+
+    def __neg__(self) -> Value:
+        return apply("neg", self)
+
+    def __pos__(self) -> Value:
+        return self
+
+    def __abs__(self) -> Value:
+        return apply("abs", self)
+
+    def __round__(self, digits: int = 0) -> Value:
+        if digits:
+            raise BadArgument("round() takes no digits here", got=digits, hint="round(x * 10**d) / 10**d", where=author_line())
+        return apply("round", self)
+
+    # comparison and logic ---------------------------------------------------------------------------------------
+    def __lt__(self, other: Operand) -> Value:
+        return apply("lt", self, other)
+
+    def __le__(self, other: Operand) -> Value:
+        return apply("le", self, other)
+
+    def __gt__(self, other: Operand) -> Value:
+        return apply("gt", self, other)
+
+    def __ge__(self, other: Operand) -> Value:
+        return apply("ge", self, other)
+
+    def __eq__(self, other: object) -> Value:  # type: ignore[override]
+        return apply("eq", self, _operand(other))
+
+    def __ne__(self, other: object) -> Value:  # type: ignore[override]
+        return apply("ne", self, _operand(other))
+
+    __hash__ = object.__hash__
+
+    def __and__(self, other: Operand) -> Value:
+        return apply("and", self, other)
+
+    def __rand__(self, other: Operand) -> Value:
+        return apply("and", other, self)
+
+    def __or__(self, other: Operand) -> Value:
+        return apply("or", self, other)
+
+    def __ror__(self, other: Operand) -> Value:
+        return apply("or", other, self)
+
+    def __invert__(self) -> Value:
+        return apply("not", self)
+
+    # what Python would need a number for ------------------------------------------------------------------------
+    def __bool__(self) -> bool:
+        _control_flow(
+            "`if`, `and`, `or`, `not`, `min`, `max` or a chained comparison",
+            "write where(condition, a, b), `&`, `|`, `~`, minimum(a, b) or maximum(a, b)",
+        )
+
+    def __float__(self) -> float:
+        _control_flow("float() or a function of `math`", "use the primitive of the same name from coda.primitives")
+
+    __int__ = __float__  # type: ignore[assignment]
+    __index__ = __float__  # type: ignore[assignment]
+
+    def __len__(self) -> int:
+        _control_flow("len()", "columns() and rows() are the sizes as scalars")
+
+    def __iter__(self) -> Iterator[Value]:
+        _control_flow("iteration or unpacking", "unpair(v) gives the even and odd columns; row_moments(v) gives two values")
+
+    def __contains__(self, item: object) -> bool:
+        _control_flow("`in`", "compare element by element: (v == a) | (v == b)")
+
+    def __getitem__(self, item: object) -> Value:
+        _control_flow("indexing", "a program is tile-local: unpair(v) splits columns, select_column(v, index) picks one")
+
+    def __matmul__(self, other: object) -> Value:
+        raise AuthoringError(
+            "`@` inside a program: a program has one GEMM, whose result is `acc`",
+            hint="write a @coda.plan that calls two programs, or coda.matmul there",
+            where=author_line(),
+        )
+
+    __rmatmul__ = __matmul__
+
+
+Operand: TypeAlias = Value | int | float | bool
+
+
+def _operand(x: object) -> Operand:
+    if isinstance(x, (Value, bool, int, float)):
+        return x
+    raise AuthoringError(
+        "not something a program can compute with",
+        got=f"{type(x).__name__} {x!r:.60}",
+        expected="a traced value or a number",
+        where=author_line(),
+    )
+
+
+def integer_power(x: Value, power: int) -> Value:
+    """`x ** power` by repeated squaring; a negative power is the reciprocal."""
+    if isinstance(power, bool) or not isinstance(power, int) or power == 0 or abs(power) > 64:
+        raise BadArgument(
+            "`**` takes a constant integer power",
+            got=repr(power),
+            expected="-64 to 64 without 0",
+            hint="use sqrt(x), rsqrt(x) or exp2(p * log2(x)) for other powers",
+            where=author_line(),
+        )
+    result: Value | None = None
+    square, rest = x, abs(power)
+    while rest:
+        if rest & 1:
+            result = square if result is None else result * square
+        rest >>= 1
+        if rest:
+            square = square * square
+    assert result is not None
+    return result if power > 0 else 1 / result
+
+
+def apply(name: str, *args: Any, **attrs: Attr) -> Any:
+    """Add the operation `name` to the graph of its arguments (or to the one being traced) and return its value.
+
+    An argument that is neither a `Value` nor a number may bring its own `__coda_apply__(name, args, attrs)`: that is how
+    vectors of a plan are computed with the same spelling.
+    """
+    for x in args:
+        takes_over = getattr(x, "__coda_apply__", None)
+        if takes_over is not None:
+            return takes_over(name, args, attrs)
+    op = OPS.get(name)
+    if op is None:
+        raise UnknownPrimitive(f"no operation {name!r}", hint=near(name, OPS), where=author_line())
+    graph = _graph_of(args)
+    values: list[Value] = []
+    try:
+        values = [_lift(graph, _operand(x)) for x in args]
+        values = promoted(op, values)
+        return Value(graph, graph.add(name, tuple(v.index for v in values), attrs))
+    except CodaError as error:
+        located = _located(error)
+        if isinstance(located, DTypeMismatch):
+            located.float_operands = frozenset().union(*(float_operands(graph, v.index) for v in values))
+        raise located from None
+
+
+def float_operands(graph: Graph, index: int) -> set[str]:
+    """Names of the float operands that a value depends on."""
+    seen: set[int] = set()
+    stack, names = [index], set()
+    while stack:
+        i = stack.pop()
+        if i in seen:
+            continue
+        seen.add(i)
+        node = graph.nodes[i]
+        if node.op == "operand" and node.type.dtype is DType.FLOAT:
+            names.add(str(node.attr("name")))
+        stack.extend(node.args)
+    return names
+
+
+def _graph_of(args: Sequence[Any]) -> Graph:
+    graphs = {id(x.graph): x.graph for x in args if isinstance(x, Value)}
+    active = _ACTIVE.get()
+    if active is not None:
+        graphs.setdefault(id(active), active)
+    if len(graphs) == 1:
+        return next(iter(graphs.values()))
+    if graphs:
+        raise AuthoringError(
+            "a value of another program",
+            hint="pass it as an operand; a value cannot leave the function that made it",
+            where=author_line(),
+        )
+    raise AuthoringError(
+        "a primitive was called outside a program",
+        hint="primitives work inside a function under @coda.epilogue or @coda.pointwise",
+        where=author_line(),
+    )
+
+
+def _located(error: CodaError) -> CodaError:
+    """The same error with the author's line, if it has none yet."""
+    if error.where is not None:
+        return error
+    return type(error)(error.what, got=error.got, expected=error.expected, hint=error.hint, where=author_line())
+
+
+def _lift(graph: Graph, x: Operand) -> Value:
+    if isinstance(x, Value):
+        return x
+    return Value(graph, graph.add("const", (), {"value": x}))
+
+
+def promoted(op: Op, values: Sequence[Value]) -> list[Value]:
+    """The arguments in the dtype that the operation computes in: int becomes float beside a float."""
+    numeric = [v for i, v in enumerate(values) if v.type.dtype is not DType.BOOL and i not in op.exact]
+    to_float = op.takes is DType.FLOAT or (op.takes is None and any(v.type.dtype is DType.FLOAT for v in numeric))
+    if not to_float:
+        return list(values)
+    out = []
+    for i, v in enumerate(values):
+        if v.type.dtype is DType.INT and i not in op.exact:
+            node = v.graph.nodes[v.index]
+            if node.op == "const":  # a literal 1 beside a float is 1.0: the program stays free of conversions
+                v = Value(v.graph, v.graph.add("const", (), {"value": float(node.attr("value"))}))
+            else:
+                v = Value(v.graph, v.graph.add("to_float", (v.index,), {}))
+        out.append(v)
+    return out
+
+
+# rules shared by the operations ---------------------------------------------------------------------------------
+
+
+def broadcast(name: str, types: Sequence[Type]) -> Type:
+    """Kind, width and phase of an elementwise result (its dtype is the first argument's).
+
+    scalar goes with everything; row ∘ col is a tile; a segment value joins a tile or a row of its width, and stays a
+    segment with equal segments, cols and scalars; finished vectors go with vectors of their own axis only.
+    """
+    present = [t for t in types if t.kind is not Kind.SCALAR]
+    if not present:
+        return replace(types[0], finished=False)
+    if any(t.finished for t in present):
+        return _finished(name, present, types[0].dtype)
+    kinds = {t.kind for t in present}
+    wide = [t for t in present if t.kind is not Kind.COL]
+    widths = {t.width for t in wide}
+    if len(widths) > 1:
+        raise WidthMismatch(
+            f"{name}: widths differ",
+            got=" and ".join(str(t) for t in wide),
+            expected="equal widths",
+            hint="unpair(v) halves a width, pair(a, b) doubles it",
+        )
+    width = widths.pop() if widths else Fraction(1)
+    dtype = types[0].dtype
+    if Kind.TILE in kinds or (Kind.ROW in kinds and len(kinds) > 1):
+        return Type(Kind.TILE, width, dtype)
+    if Kind.SEGMENT in kinds:
+        sizes = {t.size for t in wide}
+        if len(sizes) > 1:
+            raise KindMismatch(
+                f"{name}: segments of different sizes",
+                got=" and ".join(map(str, sorted(sizes))),
+                expected="one size",
+                hint="multiply both into the tile first",
+            )
+        return Type(Kind.SEGMENT, width, dtype, size=sizes.pop())
+    return Type(kinds.pop(), width, dtype)
+
+
+def _finished(name: str, present: Sequence[Type], dtype: DType) -> Type:
+    axis = next(t for t in present if t.finished)
+    for t in present:
+        if t.kind is not axis.kind:
+            raise TileLocalError(
+                f"{name}: a finished {axis.kind} is not available inside the tile that it sums over",
+                got=" with ".join(str(t) for t in present),
+                expected=f"only scalars and other {axis.kind} vectors",
+                hint="delay it past the next GEMM (return it, and scale there by a ColVector), use segment_* for a "
+                "group of columns, or apply it in a second @coda.pointwise step of a plan",
+            )
+        if t.width != axis.width:
+            raise WidthMismatch(f"{name}: widths differ", got=f"{axis} and {t}", expected="equal widths")
+    return Type(axis.kind, axis.width, dtype, finished=True)
+
+
+def require(name: str, types: Sequence[Type], dtypes: Sequence[DType]) -> None:
+    """Raise `DTypeMismatch` unless each type has one of the dtypes."""
+    for t in types:
+        if t.dtype not in dtypes:
+            wanted = " or ".join(dtypes)
+            hints = {DType.BOOL: "turn a condition into numbers with where(condition, 1, 0)", DType.FLOAT: None, DType.INT: None}
+            raise DTypeMismatch(f"{name}: wrong dtype", got=str(t), expected=wanted, hint=hints[t.dtype])
