@@ -1,7 +1,7 @@
 """Errors for the person at the terminal: each one ends the command with an exit code and one thing to do next.
 
-What a *candidate* did wrong is not here: that is evidence in a verdict and feedback in the next prompt. These classes are
-for what stops the command: a wrong flag, a missing key, a machine that cannot do it. Library mistakes live in
+What a *candidate* did wrong is not here: that is evidence in a verdict and feedback in the next prompt. These classes
+are for what stops the command: a wrong flag, a missing key, a machine that cannot do it. Library mistakes live in
 `coda.errors`. The command line prints `error: <what>` and `hint: <hint>`, puts `code` into `--json`, and exits with
 `exit_code` (2 usage, 4 refused by a gate, 5 environment, 6 language model).
 

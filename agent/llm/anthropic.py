@@ -1,14 +1,14 @@
 """The Anthropic API as a provider: one streamed request per call, one strict tool, failures as typed errors.
 
 - The SDK is imported here and nowhere else, at the first request: it takes seconds, and `check_key` must not.
-- Prompt cache: tools and system text are the same in all runs and get a breakpoint of one hour; the task gets one of five
-  minutes. Nothing before a breakpoint may vary between rounds.
+- Prompt cache: tools and system text are the same in all runs and get a breakpoint of one hour; the task gets one of
+  five minutes. Nothing before a breakpoint may vary between rounds.
 - The raw event stream is read here instead of through the SDK's accumulator, because that one takes a stream that just
   ends for a complete message, loses the tokens of a broken one, and raises on tool input that is not JSON.
-- Retries: the SDK's own, bounded, before a stream starts. A stream that breaks is restarted once and both attempts are in
-  `usage`. Everything else is an error; there is no second retry layer.
-- The key goes from the settings to the SDK's client. It is in no message, record or exception chain: SDK errors hold the
-  request with its headers, so they are translated and never chained.
+- Retries: the SDK's own, bounded, before a stream starts. A stream that breaks is restarted once and both attempts
+  are in `usage`. Everything else is an error; there is no second retry layer.
+- The key goes from the settings to the SDK's client. It is in no message, record or exception chain: SDK errors hold
+  the request with its headers, so they are translated and never chained.
 
 Neighbours: `anthropic_stream` turns events into a `Reply`, `extract` reads text replies, `select` builds this class.
 """
@@ -44,8 +44,9 @@ MAX_RETRY_AFTER_S = 120.0
 TOOL: dict[str, Any] = {
     "name": TOOL_NAME,
     "description": (
-        "Submit the complete kernel file for judging. Call it exactly once, when the file is finished. The judge sees nothing "
-        "but `source`; it is checked, traced, compared with the task's reference and compiled, and the outcome is reported back."
+        "Submit the complete kernel file for judging. Call it exactly once, when the file is finished. The judge sees "
+        "nothing but `source`; it is checked, traced, compared with the task's reference and compiled, and the outcome "
+        "is reported back."
     ),
     "strict": True,
     "input_schema": {
@@ -53,19 +54,20 @@ TOOL: dict[str, Any] = {
         "properties": {
             "source": {
                 "type": "string",
-                "description": "The whole kernel file: docstring, imports, helpers, decorated functions, and one object named `kernel`. "
-                "No Markdown fence.",
+                "description": "The whole kernel file: docstring, imports, helpers, decorated functions, one "
+                "object named `kernel`. No Markdown fence.",
             },
             "rationale": {
                 "type": "string",
-                "description": "Two or three sentences: the algebraic step that makes the fusion legal, and what changed since last time.",
+                "description": "Two or three sentences: the algebraic step that makes the fusion legal, and what "
+                "changed since the last submission.",
             },
             # A string and not an object: the strict subset would need every field listed here and required, which
             # would tie this tool to the scheduler's fields and invite the model to invent values for all of them.
             "schedule": {
                 "anyOf": [{"type": "string"}, {"type": "null"}],
-                "description": "Optional tuning hint: a JSON object as text, as the guide describes under Schedule. null unless there is a "
-                "reason to believe in particular values.",
+                "description": "Tuning hint: a JSON object as text, as the guide describes under Schedule. null unless "
+                "there is a reason to believe in particular values.",
             },
         },
         "required": ["source", "rationale", "schedule"],
@@ -230,7 +232,7 @@ class AnthropicLLM:
         elif status == 404 or kind == "not_found_error":
             refused = LLMBadRequest(f"not found: {said}", hint="check --model (CODA_AGENT_MODEL)")
         elif kind == "invalid_request_error" or (400 <= status < 500 and status not in _RETRIED):
-            hint = f"sending it again would not help; check --model, --max-tokens and the credit of {KEY_VARIABLE}'s account"
+            hint = f"the same request would be refused again; check --model, and the credit behind {KEY_VARIABLE}"
             refused = LLMBadRequest(f"the request was refused (HTTP {status}): {said}", hint=hint)
         elif started:  # an error event in the middle of a stream: its HTTP status is 200
             return StreamBroken(kind or said)
@@ -268,7 +270,8 @@ def _refuse_long_waits(request: APIRequest, call_next: Callable[[APIRequest], AP
     if status >= 400 and wait > MAX_RETRY_AFTER_S:
         response.http_response.close()
         raise LLMUnavailable(
-            f"the model is not available (HTTP {status}) and asks to wait {wait:.0f} s, more than the {MAX_RETRY_AFTER_S:.0f} s this tool waits",
+            f"the model is not available (HTTP {status}) and asks to wait {wait:.0f} s; "
+            f"{MAX_RETRY_AFTER_S:.0f} s is the most this tool waits",
             hint="infrastructure, not the kernel: resume the run later",
             request_id=response.http_response.headers.get("request-id"),
         )

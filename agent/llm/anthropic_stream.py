@@ -1,7 +1,7 @@
 """One streamed message of the Anthropic API, event by event, into a `Reply`.
 
-Imports no SDK: events are read by attribute. Neighbour: `anthropic` makes the request and owns retries and errors; what a
-`Turn` counted is valid at any point, so the tokens of a stream that broke are known as well as they can be.
+Imports no SDK: events are read by attribute. Neighbour: `anthropic` makes the request and owns retries and errors;
+what a `Turn` counted is valid at any point, so the tokens of a stream that broke are known as well as they can be.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Finds the kernel in a reply that is plain text.
 
-The rule: the *last* fenced block that parses as Python and defines `kernel` (an assignment or a `def` at the top level).
-Earlier blocks are drafts, blocks in other languages are talk. Models also send a fence that was never opened or never
-closed, code on the line of the fence, a docstring that holds fences, or no fence at all; each of these is read the way
-its author meant it, because a candidate text only counts if the whole of it parses. The code itself is never altered,
-beyond removing an indentation that all its lines share.
+The rule: the *last* fenced block that parses as Python and defines `kernel` (an assignment or a `def` at the top
+level). Earlier blocks are drafts, blocks in other languages are talk. Models also send a fence that was never opened
+or never closed, code on the line of the fence, a docstring that holds fences, or no fence at all; each of these is
+read the way its author meant it, because a candidate text only counts if the whole of it parses. The code itself is
+never altered, beyond removing an indentation that all its lines share.
 
-When nothing is found, the four ways to fail stay apart (empty, no code, no `kernel`, does not parse), since the model can
-only mend what it is told. Nothing is executed here. Neighbours: `protocol` holds `Problem` and the size limit; the
-providers call `read_reply` (text) or `read_tool` (a tool call).
+When nothing is found, the four ways to fail stay apart (empty, no code, no `kernel`, does not parse), since the model
+can only mend what it is told. Nothing is executed here. Neighbours: `protocol` holds `Problem` and the size limit;
+the providers call `read_reply` (text) or `read_tool` (a tool call).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ MAX_READ = 4_000_000
 """Characters of candidate code parsed in one reply, about four seconds' worth."""
 
 _FENCE = re.compile(r"^[ \t]*(?P<mark>`{3,}|~{3,})[ \t]*(?P<info>[^\n]*?)[ \t]*$")
-_LANGUAGES_NOT_PYTHON = frozenset(
-    "bash sh shell zsh console text txt json yaml toml diff c cpp c++ cuda cu ptx asm markdown md latex math tex".split()
+_NOT_PYTHON = frozenset(
+    "bash sh shell zsh console text txt json yaml toml diff c cpp c++ cuda cu ptx asm markdown md latex tex".split()
 )
 
 
@@ -63,7 +63,7 @@ def read_reply(text: str, *, truncated: bool = False) -> Submission | Problem:
     if truncated:
         return Problem(
             kind="truncated",
-            message="The reply was cut off by the length limit before it ended. Answer shorter: the kernel first, little prose.",
+            message="The reply was cut off by the length limit. Answer shorter: the kernel first, little prose.",
         )
     if not text.strip():
         return Problem(
@@ -182,8 +182,8 @@ def _bad_text(source: str) -> Problem | None:
         line = source.count("\n", 0, error.start) + 1
         return Problem(
             kind="invalid_text",
-            message=f"Line {line} of the kernel holds a lone surrogate (\\u{ord(source[error.start]):04x}), which is not valid Unicode. "
-            "Write plain characters.",
+            message=f"Line {line} of the kernel holds a lone surrogate (\\u{ord(source[error.start]):04x}), "
+            "which is not valid Unicode. Write plain characters.",
         )
     if size > MAX_SOURCE_BYTES:
         return Problem(
@@ -199,7 +199,7 @@ def _submission(lines: list[str], block: _Block) -> Submission | Problem:
 
 def _explain(text: str, blocks: list[_Block]) -> Problem:
     """Why no block was taken. Speaks of the last block that claims to be Python, which is what the author meant."""
-    python = [b for b in blocks if b.info.split(" ")[0].lower() not in _LANGUAGES_NOT_PYTHON and b.code.strip()]
+    python = [b for b in blocks if b.info.split(" ")[0].lower() not in _NOT_PYTHON and b.code.strip()]
     meant = python[-1].code if python else _unfenced_code(text)
     if meant is None:
         return _problem(
@@ -218,7 +218,7 @@ def _explain(text: str, blocks: list[_Block]) -> Problem:
         return _problem("syntax_error", f"The last Python block does not parse: {type(error).__name__}: {error}.")
     return _problem(
         "no_kernel",
-        "The code does not define `kernel`. Name the decorated function `kernel`, or add `kernel = <its name>` at the end.",
+        "The code does not define `kernel`. Name the decorated function `kernel`, or end with `kernel = <its name>`.",
     )
 
 

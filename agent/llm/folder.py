@@ -1,13 +1,13 @@
 """Answers from files: any coding agent, or a person with an editor, is the model.
 
-`folder:DIR` writes `NNN.request.md` (the whole prompt, to be read) and `NNN.request.json` (the same as a `Request`), then
-waits for `NNN.reply.md`: text with a fenced Python block, or bare code. Beside it `NNN.reply.json` (`ReplyInfo`, optional,
-written *before* the `.md`) says which model answered. A reply counts as complete once its size has not changed for a
-moment, so renaming a finished file into place is the safe way to deliver one; an empty file is still being written. A
-reply that is there already is used at once, which is how an interrupted run goes on.
+`folder:DIR` writes `NNN.request.md` (the whole prompt, to be read) and `NNN.request.json` (the same as a `Request`),
+then waits for `NNN.reply.md`: text with a fenced Python block, or bare code. Beside it `NNN.reply.json` (`ReplyInfo`,
+optional, written *before* the `.md`) says which model answered. A reply counts as complete once its size has not
+changed for a moment, so renaming a finished file into place is the safe way to deliver one; an empty file is still
+being written. A reply that is there already is used at once, which is how an interrupted run goes on.
 
-Nothing needs cleaning up after Ctrl-C: requests are written whole or not at all. Neighbours: `extract` finds the kernel,
-`protocol` has the records, `select` builds this class.
+Nothing needs cleaning up after Ctrl-C: requests are written whole or not at all. Neighbours: `extract` finds the
+kernel, `protocol` has the records, `select` builds this class.
 """
 
 from __future__ import annotations
@@ -24,7 +24,19 @@ from pydantic import Field, ValidationError
 
 from ..errors import ProviderMisused, ReplyMalformed, ReplyTimeout
 from .extract import read_reply
-from .protocol import REFUSED, TRUNCATED, UNKNOWN_MODEL, Frozen, OnText, Problem, Reply, Request, Submission, Usage, estimate_tokens
+from .protocol import (
+    REFUSED,
+    TRUNCATED,
+    UNKNOWN_MODEL,
+    Frozen,
+    OnText,
+    Problem,
+    Reply,
+    Request,
+    Submission,
+    Usage,
+    estimate_tokens,
+)
 
 MAX_REPLY_BYTES = 1024 * 1024
 
@@ -165,7 +177,7 @@ class FolderLLM:
             self._sleep(self._poll_s)
 
     def _untouched(self, state: tuple[int, int]) -> bool:
-        """Not written to for a while, by the file's own clock: no need to watch it. A date in the future proves nothing."""
+        """Not written to for a while, by the file's own date: no need to watch it. A future date proves nothing."""
         age = time.time() - state[1] / 1e9
         return age >= self._settle_s
 
@@ -203,7 +215,9 @@ def _read(path: Path) -> str:
             hint="save it as UTF-8 and resume the run",
         ) from error
     except OSError as error:
-        raise ReplyMalformed(f"{str(path)!r} cannot be read: {error.strerror}", hint="mend it and resume the run") from error
+        raise ReplyMalformed(
+            f"{str(path)!r} cannot be read: {error.strerror}", hint="mend it and resume the run"
+        ) from error
 
 
 def _read_info(path: Path) -> ReplyInfo:

@@ -60,4 +60,6 @@ def warn_unpriced(model: str) -> str | None:
     """A sentence for the person when costs of this model cannot be shown, else None."""
     if price_of(model) is not None:
         return None
-    return f"the price of {model!r} is not known (table of {as_of()}): costs are not shown and --max-cost cannot be enforced"
+    return (
+        f"the price of {model!r} is not known (table of {as_of()}): no costs are shown, --max-cost cannot be enforced"
+    )

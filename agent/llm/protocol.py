@@ -1,9 +1,10 @@
-"""What is asked of a language model and what comes back. Every provider beside this file speaks it; nothing else does I/O.
+"""What is asked of a language model and what comes back. Every provider beside this file speaks it; nothing else does
+I/O.
 
 A `Request` is laid out for prompt caching: `system` is the same text for every round of every task (guide, primitive
-reference, examples), `task` is the same for every round of one run, `turns` grow. Its `round` numbers the *model calls* of
-one run from 1, and names the files `requests/NNN.json` and `replies/NNN.json`: a retry of a refused prompt is a call, and a
-number, of its own.
+reference, examples), `task` is the same for every round of one run, `turns` grow. Its `round` numbers the *model
+calls* of one run from 1, and names the files `requests/NNN.json` and `replies/NNN.json`: a retry of a refused prompt
+is a call, and a number, of its own.
 
 A `Reply` carries a `submission`, or the `problem` that kept one from being found, never both and never neither.
 All of it is frozen and survives a round trip through JSON. Text is checked to be valid Unicode at this border, so that
@@ -104,7 +105,7 @@ class Request(Frozen):
 
     @property
     def prompt_sha(self) -> str:
-        """SHA-256 over what the model reads. Model, limits and round are left out: the same prompt is the same prompt."""
+        """SHA-256 over what the model reads. Model, limits and round do not count."""
         parts = {"system": self.system, "task": self.task, "turns": [[t.role, t.text] for t in self.turns]}
         canonical = json.dumps(parts, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
@@ -246,6 +247,6 @@ class LLM(Protocol):
 
 
 def estimate_tokens(request: Request) -> int:
-    """A bound without any tokenizer. Code and mathematics run at 3 to 4 bytes per token; 2.5 leaves room for the tool."""
+    """A bound without any tokenizer. Code runs at 3 to 4 bytes per token; 2.5 leaves room for the tool."""
     texts = [request.system, request.task, *(turn.text for turn in request.turns)]
     return 600 + sum(2 * len(text.encode()) // 5 + 8 for text in texts)

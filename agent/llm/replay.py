@@ -1,11 +1,12 @@
 """Answers from a recording: what a real model once said, judged again from scratch.
 
 A recording is a folder `replies/NNN.json` (a `Reply`), `requests/NNN.json` (the `Request` it answered, or just
-`{"prompt_sha": ...}`) and `recording.json` (`RecordingInfo`: which task, which model, captured how). Every run folder is
-one too, except that it may lack `recording.json`. Bundled recordings live in `agent/recordings/<task id>[-<suffix>]/`.
+`{"prompt_sha": ...}`) and `recording.json` (`RecordingInfo`: which task, which model, captured how). Every run folder
+is one too, except that it may lack `recording.json`. Bundled recordings live in `agent/recordings/<task
+id>[-<suffix>]/`.
 
-Replies are matched by round. A prompt that has changed since is a warning, collected in `ReplayLLM.drift` and noted in the
-reply, and no error: the verdict comes from the gates, which really run, and never from the recording.
+Replies are matched by round. A prompt that has changed since is a warning, collected in `ReplayLLM.drift` and noted
+in the reply, and no error: the verdict comes from the gates, which really run, and never from the recording.
 
 Neighbours: `protocol` for the records, `select` decides when this is used, which is only when asked for.
 """
@@ -69,8 +70,8 @@ class Recording:
         """
         if number not in self.rounds:
             raise RecordingExhausted(
-                f"the recording {self.folder.name!r} has no reply for round {number}; it ends with round {self.rounds[-1]}",
-                hint=f"--rounds {self.rounds[-1]} stops with the recording; a model goes on: --llm anthropic or --llm folder:DIR",
+                f"the recording {self.folder.name!r} ends with round {self.rounds[-1]}, round {number} was asked for",
+                hint=f"--rounds {self.rounds[-1]} stops with the recording; to go on: --llm anthropic or folder:DIR",
             )
         return _parse(Reply, self.folder / "replies" / f"{number:03d}.json")
 
@@ -139,7 +140,7 @@ def bundled(task_id: str) -> Recording:
     have = ", ".join(bundled_names()) or "none"
     raise RecordingMissing(
         f"no recording is bundled for the task {task_id!r}",
-        hint=f"bundled: {have}. Otherwise --llm replay:RUN replays a run, --llm folder:DIR asks you, --llm anthropic asks a model",
+        hint=f"bundled: {have}. --llm replay:RUN replays a run, folder:DIR asks you, anthropic asks a model",
     )
 
 

@@ -6,12 +6,13 @@ For tests and demonstrations of anything that talks to a model, here and elsewhe
     llm.complete(request)       # "sorry": a reply with problem "no_code"
     llm.history[0].task         # what was asked
 
-An entry is a text (read as a model's text reply is), a `Reply`, or an exception to raise. `scripted:FILE` reads a script:
+An entry is a text (read as a model's text reply is), a `Reply`, or an exception to raise. `scripted:FILE` reads a
+script:
 
-- `*.json`: a list of texts and of objects with any of `text`, `source`, `rationale`, `schedule`, `stop_reason`, `category`,
-  `model`, `usage`. `source` stands for a tool call.
-- any other file: the replies as text, separated by lines `--- reply ---`, also as a comment: `# --- reply ---` keeps a file
-  of Python replies valid Python, `<!-- --- reply --- -->` a Markdown file readable.
+- `*.json`: a list of texts and of objects with any of `text`, `source`, `rationale`, `schedule`, `stop_reason`,
+  `category`, `model`, `usage`. `source` stands for a tool call.
+- any other file: the replies as text, separated by lines `--- reply ---`, also as a comment: `# --- reply ---` keeps
+  a file of Python replies valid Python, `<!-- --- reply --- -->` a Markdown file readable.
 
 Neighbours: `protocol`, `extract`; `select` builds it for `--llm scripted:FILE`.
 """
@@ -111,7 +112,7 @@ class ScriptedLLM:
         self.history.append(request)
         if not self.queue:
             raise ScriptExhausted(
-                f"the script is over: {len(self.history) - 1} replies were given, round {request.round} asks for another",
+                f"the script is over: {len(self.history) - 1} replies, and round {request.round} asks for another",
                 hint="add replies to the script, or bound the run with --rounds",
             )
         entry = self.queue.popleft()
@@ -141,5 +142,7 @@ def _json_script(path: Path, text: str) -> list[str | Reply | Exception]:
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(str(part) for part in first["loc"]) or "the entry"
-            raise ProviderMisused(f"--llm scripted:{path}, reply {number}: {where}: {first['msg']}", hint=hint) from error
+            raise ProviderMisused(
+                f"--llm scripted:{path}, reply {number}: {where}: {first['msg']}", hint=hint
+            ) from error
     return replies

@@ -52,7 +52,9 @@ def parse(spec: str | None) -> Choice:
         meant = f"did you mean {' or '.join(near)}? " if near else ""
         raise UnknownProvider(f"--llm names no provider: {name!r}", hint=f"{meant}use {_HELP}")
     if name == "anthropic" and colon:
-        raise ProviderMisused(f"--llm anthropic takes no argument, got {argument!r}", hint="choose the model with --model")
+        raise ProviderMisused(
+            f"--llm anthropic takes no argument, got {argument!r}", hint="choose the model with --model"
+        )
     if name in _ARGUMENT and not argument:
         raise ProviderMisused(f"--llm {name} needs an argument", hint=f"--llm {name}:{_ARGUMENT[name]}")
     if colon and not argument:
