@@ -10,7 +10,9 @@ are for what stops the command: a wrong flag, a missing key, a machine that cann
     │   ├── SettingsInvalid         2  unknown key or bad value in a flag, a variable or a configuration file
     │   ├── UnknownProvider         2  --llm names no provider
     │   ├── ProviderMisused         2  --llm names one, but its argument makes no sense
-    │   └── PriceUnknown            2  --max-cost with a model whose price is not known
+    │   ├── PriceUnknown            2  --max-cost with a model whose price is not known
+    │   ├── UnknownTask             2  no task of that name; near ones are listed
+    │   └── InvalidTask             2  a task file that cannot be used
     └── LLMError                    6  no usable answer could be had from the language model
         ├── MissingKey              6  no API key
         ├── LLMRefusedCredentials   6  the key was not accepted, or may not use this model
@@ -163,3 +165,23 @@ class ScriptExhausted(LLMError):
     """A scripted model was asked for more replies than its script holds."""
 
     code = "script-exhausted"
+
+
+# ---- tasks -----------------------------------------------------------------------------------------------------------
+
+
+class UnknownTask(UsageError):
+    """No task of the bank has that id, title or alias."""
+
+    code = "unknown-task"
+
+    def __init__(self, text: str, *, near: tuple[str, ...] = ()) -> None:
+        self.near = near
+        close = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+        super().__init__(f"no task is called {text!r}", hint=f"{close}`coda-agent list tasks` shows them all")
+
+
+class InvalidTask(UsageError):
+    """A task file whose card or shapes cannot be used."""
+
+    code = "invalid-task"
