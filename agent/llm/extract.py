@@ -18,7 +18,6 @@ import re
 import textwrap
 import warnings
 from collections.abc import Iterable, Iterator
-from itertools import chain
 from typing import NamedTuple
 
 from .protocol import MAX_SOURCE_BYTES, Problem, ProblemKind, Submission, clean_text
@@ -71,11 +70,10 @@ def read_reply(text: str, *, truncated: bool = False) -> Submission | Problem:
         )
     text = text.replace("\r\n", "\n")
     lines = text.split("\n")
-    blocks = list(_blocks(lines))
-    for block in _affordable(chain(reversed(blocks), _loose_blocks(lines))):
+    for block in _affordable(_candidates(lines)):
         if defines_kernel(block.code):
             return _submission(lines, block)
-    return _explain(text, blocks)
+    return _explain(text, list(_blocks(lines)))
 
 
 def read_tool(source: str, rationale: str, schedule: dict[str, object] | None) -> Submission | Problem:
@@ -121,18 +119,21 @@ def _blocks(lines: list[str]) -> Iterator[_Block]:
             opening = None
 
 
-def _loose_blocks(lines: list[str]) -> Iterator[_Block]:
-    """What the author may have meant where Markdown finds nothing: likelier readings first."""
+def _candidates(lines: list[str]) -> Iterator[_Block]:
+    """Every stretch of the reply that its author may have meant as the kernel, the latest end first, then the shortest.
+
+    Markdown's own reading is among them but is not trusted alone: one fence that does not close, or one inside a
+    docstring, and it pairs up the wrong ones. A wrong stretch holds prose or half a docstring, and does not parse.
+    """
     fences = _fences(lines)
-    if not fences:
-        yield _block(lines, -1, len(lines), "")  # no fence at all: the reply is the file
-        return
-    for opening in reversed(fences):  # never closed, or a docstring in the code holds fences
-        for closing in [f for f in reversed(fences) if f.line > opening.line] + [_Fence(len(lines), opening.mark, "")]:
-            yield _block(lines, opening.line, closing.line, opening.info)
-            if opening.info:  # code on the fence's own line
-                yield _block(lines, opening.line, closing.line, opening.info, with_info=True)
-    yield _block(lines, -1, fences[0].line, "")  # never opened
+    for closing in [None, *reversed(fences)]:
+        end = len(lines) if closing is None else closing.line
+        for opening in reversed(fences):
+            if opening.line < end and (closing is None or closing.closes(opening)):
+                yield _block(lines, opening.line, end, opening.info)
+                if opening.info:  # code on the fence's own line
+                    yield _block(lines, opening.line, end, opening.info, with_info=True)
+    yield _block(lines, -1, fences[0].line if fences else len(lines), "")  # never opened, or no fence at all
 
 
 def _fences(lines: list[str]) -> list[_Fence]:
@@ -146,7 +147,7 @@ def _fences(lines: list[str]) -> list[_Fence]:
 
 def _block(lines: list[str], opening: int, closing: int, info: str, *, with_info: bool = False) -> _Block:
     body = [info, *lines[opening + 1 : closing]] if with_info else lines[opening + 1 : closing]
-    code = "\n".join(body) + "\n"
+    code = "\n".join(body).rstrip("\n") + "\n"
     if code.lstrip("\n")[:1] in (" ", "\t"):  # a block inside a list item
         code = textwrap.dedent(code)
     return _Block(code, max(opening, 0), closing, "" if with_info else info)
@@ -199,7 +200,7 @@ def _submission(lines: list[str], block: _Block) -> Submission | Problem:
 
 def _explain(text: str, blocks: list[_Block]) -> Problem:
     """Why no block was taken. Speaks of the last block that claims to be Python, which is what the author meant."""
-    python = [b for b in blocks if b.info.split(" ")[0].lower() not in _NOT_PYTHON and b.code.strip()]
+    python = [b for b in blocks if _may_be_python(b.info) and b.code.strip()]
     meant = python[-1].code if python else _unfenced_code(text)
     if meant is None:
         return _problem(
@@ -222,11 +223,15 @@ def _explain(text: str, blocks: list[_Block]) -> Problem:
     )
 
 
+def _may_be_python(info: str) -> bool:
+    return info.split(" ")[0].lower() not in _NOT_PYTHON
+
+
 def _unfenced_code(text: str) -> str | None:
     """The text after an unmatched fence, or a reply that is code without any fence; None for prose."""
     lines = text.split("\n")
     fences = _fences(lines)
-    if len(fences) == 1:
+    if len(fences) == 1 and _may_be_python(fences[0].info):
         after = _block(lines, fences[0].line, len(lines), "").code
         return after if after.strip() else _block(lines, -1, fences[0].line, "").code
     if not fences and re.search(r"^(import coda|from coda|@coda\.|def \w+\()", text, re.MULTILINE):
