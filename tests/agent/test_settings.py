@@ -188,7 +188,7 @@ def test_places(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_settings_are_frozen_and_closed() -> None:
     with pytest.raises(ValueError, match="frozen"):
-        load().model = "x"  # type: ignore[misc]
+        load().model = "x"
     with pytest.raises(ValueError, match="Extra inputs"):
         Settings(modle="x")  # type: ignore[call-arg]
 

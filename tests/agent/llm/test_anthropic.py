@@ -48,50 +48,37 @@ REQUEST = Request(
     effort="high",
 )
 
-Handler = Callable[[httpx2.Request], httpx2.Response]
+Event = dict[str, Any]
 
 
-def sse(*events: dict[str, Any]) -> bytes:
+def sse(*events: Event) -> bytes:
     return b"".join(f"event: {e['type']}\ndata: {json.dumps(e)}\n\n".encode() for e in events)
 
 
-def start(usage: dict[str, Any] = USAGE) -> dict[str, Any]:
-    message = {
-        "id": "msg_1",
-        "type": "message",
-        "role": "assistant",
-        "model": "claude-opus-5-5-20261101",
-        "content": [],
-        "stop_reason": None,
-        "stop_sequence": None,
-        "usage": usage,
-    }
+def start(usage: Event = USAGE) -> Event:
+    message: Event = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-opus-5-5-20261101"}
+    message |= {"content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
     return {"type": "message_start", "message": message}
 
 
-def text_block(index: int, *parts: str) -> list[dict[str, Any]]:
-    deltas = [
-        {"type": "content_block_delta", "index": index, "delta": {"type": "text_delta", "text": p}} for p in parts
-    ]
-    return [
-        {"type": "content_block_start", "index": index, "content_block": {"type": "text", "text": ""}},
-        *deltas,
-        {"type": "content_block_stop", "index": index},
-    ]
+def block(index: int, opening: Event, deltas: list[Event], *, closed: bool = True) -> list[Event]:
+    events: list[Event] = [{"type": "content_block_start", "index": index, "content_block": opening}]
+    events += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
+    return [*events, {"type": "content_block_stop", "index": index}] if closed else events
 
 
-def tool_block(index: int, raw: str, *, name: str = "submit_kernel", closed: bool = True) -> list[dict[str, Any]]:
+def text_block(index: int, *parts: str) -> list[Event]:
+    return block(index, {"type": "text", "text": ""}, [{"type": "text_delta", "text": part} for part in parts])
+
+
+def tool_block(index: int, raw: str, *, name: str = "submit_kernel", closed: bool = True) -> list[Event]:
+    opening = {"type": "tool_use", "id": "toolu_1", "name": name, "input": {}}
     pieces = [raw[i : i + 7] for i in range(0, len(raw), 7)]
-    opened = {"type": "tool_use", "id": "toolu_1", "name": name, "input": {}}
-    deltas = [
-        {"type": "content_block_delta", "index": index, "delta": {"type": "input_json_delta", "partial_json": p}}
-        for p in pieces
-    ]
-    stop = [{"type": "content_block_stop", "index": index}] if closed else []
-    return [{"type": "content_block_start", "index": index, "content_block": opened}, *deltas, *stop]
+    deltas: list[Event] = [{"type": "input_json_delta", "partial_json": piece} for piece in pieces]
+    return block(index, opening, deltas, closed=closed)
 
 
-def end(reason: str, output: int = 321, details: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+def end(reason: str, output: int = 321, details: Event | None = None) -> list[Event]:
     delta = {"stop_reason": reason, "stop_sequence": None, "stop_details": details}
     return [
         {"type": "message_delta", "delta": delta, "usage": {"output_tokens": output}},
@@ -99,7 +86,7 @@ def end(reason: str, output: int = 321, details: dict[str, Any] | None = None) -
     ]
 
 
-def stream(*events: dict[str, Any]) -> httpx2.Response:
+def stream(*events: Event) -> httpx2.Response:
     headers = {"content-type": "text/event-stream", "request-id": "req_42"}
     return httpx2.Response(200, headers=headers, content=sse(*events))
 
@@ -115,7 +102,7 @@ class Drops(httpx2.SyncByteStream):
         raise httpx2.ReadError("peer went away")
 
 
-def dropped(*events: dict[str, Any]) -> httpx2.Response:
+def dropped(*events: Event) -> httpx2.Response:
     return httpx2.Response(200, headers={"content-type": "text/event-stream"}, stream=Drops(sse(*events)))
 
 
@@ -129,7 +116,7 @@ class Server:
 
     def __init__(self, *answers: httpx2.Response | Exception) -> None:
         self.answers = list(answers)
-        self.bodies: list[dict[str, Any]] = []
+        self.bodies: list[Event] = []
         self.headers: list[httpx2.Headers] = []
         self.paths: list[str] = []
 
@@ -162,7 +149,7 @@ def tool_input(**changes: Any) -> str:
     return json.dumps({"source": CODE, "rationale": "because", "schedule": None, **changes})
 
 
-def complete(*events: dict[str, Any]) -> Reply:
+def complete(*events: Event) -> Reply:
     return Server(stream(start(), *events)).llm().complete(REQUEST)
 
 
@@ -187,18 +174,12 @@ def test_submission_through_text() -> None:
 
 
 def test_thinking_and_unknown_events_do_no_harm() -> None:
-    thinking = [
-        {
-            "type": "content_block_start",
-            "index": 0,
-            "content_block": {"type": "thinking", "thinking": "", "signature": ""},
-        },
-        {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "hm"}},
-        {"type": "content_block_delta", "index": 0, "delta": {"type": "signature_delta", "signature": "s"}},
-        {"type": "content_block_stop", "index": 0},
-        {"type": "ping"},
-        {"type": "something_new", "x": 1},
+    deltas: list[Event] = [
+        {"type": "thinking_delta", "thinking": "hm"},
+        {"type": "signature_delta", "signature": "s"},
     ]
+    thinking = block(0, {"type": "thinking", "thinking": "", "signature": ""}, deltas)
+    thinking += [{"type": "ping"}, {"type": "something_new", "x": 1}]
     reply = complete(*thinking, *tool_block(1, tool_input()), *end("tool_use"))
     assert reply.submission is not None
     assert reply.text == ""
@@ -324,7 +305,7 @@ def test_refusal() -> None:
     ],
     ids=["open tool", "closed partial tool", "text"],
 )
-def test_truncation(reason: str, events: list[dict[str, Any]]) -> None:
+def test_truncation(reason: str, events: list[Event]) -> None:
     reply = complete(*events, *end(reason))
     assert reply.truncated
     assert reply.problem is not None

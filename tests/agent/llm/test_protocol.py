@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pydantic import ValidationError
 
@@ -41,7 +43,7 @@ def test_json_round_trip(record: Request | Reply) -> None:
 
 def test_records_are_frozen_and_closed() -> None:
     with pytest.raises(ValidationError):
-        REQUEST.task = "other"  # type: ignore[misc]
+        REQUEST.task = "other"
     with pytest.raises(ValidationError):
         Message.model_validate({"role": "user", "text": "x", "extra": 1})
 
@@ -49,7 +51,7 @@ def test_records_are_frozen_and_closed() -> None:
 def test_prompt_sha_is_over_what_the_model_reads() -> None:
     same = REQUEST.model_copy(update={"model": "other", "round": 9, "max_tokens": 5, "effort": None})
     assert same.prompt_sha == REQUEST.prompt_sha
-    changes = [
+    changes: list[dict[str, Any]] = [
         {"system": "guide"},
         {"task": "other"},
         {"turns": ()},
