@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from coda.errors import MissingOperand, UnknownOperand, near
+from coda.arguments import arguments
 from coda.primitives.map import round_to
 from coda.primitives.value import OPS, DType, Kind, Node
 from coda.program import EpilogueProgram, Operand
@@ -137,30 +137,3 @@ def reference(
         m, n = tensors[first.name].shape[0], int(tensors[first.name].shape[1] / first.width)
     program.check_sizes(n)
     return evaluate(program, tensors, m=m, n=n, dtype=dtype or torch.float64, stored_as=None)
-
-
-def arguments(program: EpilogueProgram, args: Sequence[Any], operands: Mapping[str, Any]) -> dict[str, Any]:
-    """Call arguments by name, defaults filled in. Raises `UnknownOperand` or `MissingOperand`."""
-    names = ["a", "b"] if program.kind == "epilogue" else [o.name for o in program.operands]
-    if len(args) > len(names):
-        raise UnknownOperand(
-            f"{program.name}: too many positional arguments",
-            got=len(args),
-            expected=f"at most {len(names)}: {', '.join(names)}",
-            hint="pass operands by name" if program.kind == "epilogue" else None,
-        )
-    bound = dict(zip(names, args, strict=False))
-    known = {o.name for o in program.operands}
-    for name, value in operands.items():
-        if name in bound:
-            raise UnknownOperand(f"{program.name}: {name} was given twice")
-        if name not in known and not (program.kind == "epilogue" and name in ("a", "b")):
-            raise UnknownOperand(f"{program.name} has no operand {name!r}", expected=", ".join(sorted(known)) or "none", hint=near(name, known))
-        bound[name] = value
-    for o in program.operands:
-        if o.default is not None:
-            bound.setdefault(o.name, o.default)
-    missing = [n for n in (["a", "b"] if program.kind == "epilogue" else []) + [o.name for o in program.operands] if n not in bound]
-    if missing:
-        raise MissingOperand(f"{program.name}: missing", got=", ".join(bound) or "nothing", expected=", ".join(missing))
-    return bound

@@ -1,0 +1,36 @@
+"""Call arguments by name: which tensor or number belongs to which operand. No torch, no shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from coda.errors import MissingOperand, UnknownOperand, near
+from coda.program import EpilogueProgram
+
+
+def arguments(program: EpilogueProgram, args: Sequence[Any], operands: Mapping[str, Any]) -> dict[str, Any]:
+    """Call arguments by name, defaults filled in. Raises `UnknownOperand` or `MissingOperand`."""
+    names = ["a", "b"] if program.kind == "epilogue" else [o.name for o in program.operands]
+    if len(args) > len(names):
+        raise UnknownOperand(
+            f"{program.name}: too many positional arguments",
+            got=len(args),
+            expected=f"at most {len(names)}: {', '.join(names)}",
+            hint="pass operands by name" if program.kind == "epilogue" else None,
+        )
+    bound = dict(zip(names, args, strict=False))
+    known = {o.name for o in program.operands}
+    for name, value in operands.items():
+        if name in bound:
+            raise UnknownOperand(f"{program.name}: {name} was given twice")
+        if name not in known and not (program.kind == "epilogue" and name in ("a", "b")):
+            raise UnknownOperand(f"{program.name} has no operand {name!r}", expected=", ".join(sorted(known)) or "none", hint=near(name, known))
+        bound[name] = value
+    for o in program.operands:
+        if o.default is not None:
+            bound.setdefault(o.name, o.default)
+    missing = [n for n in (["a", "b"] if program.kind == "epilogue" else []) + [o.name for o in program.operands] if n not in bound]
+    if missing:
+        raise MissingOperand(f"{program.name}: missing", got=", ".join(bound) or "nothing", expected=", ".join(missing))
+    return bound

@@ -1,0 +1,245 @@
+"""Tensors meet a program: every check that can be made before anything is compiled or launched.
+
+    bind     names, shapes, dtypes, devices, gradients and overlaps -> Bound (sizes, Problem, tensors with outputs)
+    Bound    what a backend's `launch` needs
+
+Raises one `CallError` per mistake; nothing is allocated before the last check has passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from coda.arguments import arguments
+from coda.errors import (
+    DeviceMismatch,
+    DTypeUnsupported,
+    NotDifferentiable,
+    OverlappingOutput,
+    ShapeMismatch,
+    UnknownOperand,
+    near,
+)
+from coda.primitives.value import DType, Kind
+from coda.problem import GEMM_DTYPES, ITEM_BYTES, Problem, TensorSpec, compute_dtype
+from coda.program import EpilogueProgram, Operand
+
+FLOATS = ("float64", "float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
+INTS = ("int64", "int32", "int16", "int8", "uint8")
+
+
+@dataclass(frozen=True)
+class Bound:
+    """One checked call."""
+
+    problem: Problem
+    tensors: dict[str, Any]
+    """`a`, `b`, operands, and every output as `out.NAME`; scalars are numbers or 0-d tensors."""
+    outputs: tuple[str, ...]
+
+
+def dtype_name(tensor: torch.Tensor) -> str:
+    """ "bfloat16" of torch.bfloat16."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def bind(program: EpilogueProgram, args: Sequence[Any], operands: Mapping[str, Any], out: Mapping[str, Any] | None) -> Bound:
+    """Check a call and allocate its outputs."""
+    given = arguments(program, args, operands)
+    tensors = {name: _tensor(program, name, x) for name, x in given.items()}
+    m, n, k, dtype = _sizes(program, tensors)
+    program.check_sizes(n)
+    for operand in program.operands:
+        _check_operand(program, operand, tensors[operand.name], m, n, dtype)
+    device = _device(program, tensors)
+    _check_gradients(program, tensors)
+    results = _outputs(program, tensors, out or {}, m, n, dtype, device)
+    tensors.update({f"out.{name}": t for name, t in results.items()})
+    arch = None
+    if device.type == "cuda":
+        major, minor = _capability(device)
+        arch = f"sm_{major}{minor}"
+    specs = tuple(sorted((name, spec_of(t)) for name, t in tensors.items() if isinstance(t, torch.Tensor) and t.ndim))
+    return Bound(Problem(m, n, k, dtype, specs, arch), tensors, tuple(o.name for o in program.outputs))
+
+
+_CAPABILITY: dict[int, tuple[int, int]] = {}
+
+
+def _capability(device: torch.device) -> tuple[int, int]:
+    index = torch.cuda.current_device() if device.index is None else device.index
+    if index not in _CAPABILITY:
+        _CAPABILITY[index] = torch.cuda.get_device_capability(index)
+    return _CAPABILITY[index]
+
+
+def spec_of(t: torch.Tensor) -> TensorSpec:
+    """Dtype, stride class and 16-byte alignment of a tensor."""
+    item = t.element_size()
+    if t.ndim == 1:
+        layout = "row" if t.stride(0) == 1 or t.shape[0] <= 1 else "any"
+        return TensorSpec(dtype_name(t), layout, t.data_ptr() % 16 == 0)  # type: ignore[arg-type]
+    rows, columns = t.stride()
+    # a matrix of one row or one column is contiguous either way; its useless stride says nothing
+    if columns == 1 or t.shape[1] <= 1:
+        layout, outer = "row", rows
+    elif rows == 1 or t.shape[0] <= 1:
+        layout, outer = "col", columns
+    else:
+        layout, outer = "any", 0
+    return TensorSpec(dtype_name(t), layout, t.data_ptr() % 16 == 0 and outer * item % 16 == 0)  # type: ignore[arg-type]
+
+
+def _tensor(program: EpilogueProgram, name: str, x: Any) -> Any:
+    """The argument as a plain tensor or number."""
+    scalar = name not in ("a", "b") and program.operand(name).kind is Kind.SCALAR
+    if isinstance(x, torch.Tensor):
+        if x.layout is not torch.strided or x.is_quantized or x.is_complex():
+            raise DTypeUnsupported(f"{program.name}: {name}", got=f"{x.layout} {x.dtype}", expected="a dense real tensor")
+        return x
+    if scalar and isinstance(x, (int, float)) and not isinstance(x, bool):
+        return x
+    expected = "a number or a 0-d tensor" if scalar else "a torch tensor"
+    raise DTypeUnsupported(f"{program.name}: {name}", got=f"{type(x).__name__} {x!r:.40}", expected=expected)
+
+
+def _sizes(program: EpilogueProgram, tensors: Mapping[str, Any]) -> tuple[int, int, int, str]:
+    if program.kind == "pointwise":
+        first = program.first_tile
+        assert first is not None
+        x = tensors[first.name]
+        columns = x.shape[1] / first.width if x.ndim == 2 else None
+        if columns is None or columns.denominator != 1:
+            raise ShapeMismatch(f"{program.name}: {first.name}", got=tuple(x.shape), expected=f"(M, {first.width}·N)")
+        return x.shape[0], int(columns), 0, _tile_dtype(program, first.name, x)
+    a, b = tensors["a"], tensors["b"]
+    for name, x in (("a", a), ("b", b)):
+        if x.ndim != 2:
+            raise ShapeMismatch(f"{program.name}: {name} is not a matrix", got=tuple(x.shape), hint="x.flatten(0, -2) folds batches into rows")
+        if dtype_name(x) not in GEMM_DTYPES:
+            raise DTypeUnsupported(f"{program.name}: {name}", got=dtype_name(x), expected=", ".join(GEMM_DTYPES))
+    if a.dtype != b.dtype:
+        raise DTypeUnsupported(f"{program.name}: a and b differ", got=f"{dtype_name(a)} and {dtype_name(b)}", expected="one dtype")
+    if a.shape[1] != b.shape[0]:
+        hint = "b is (K, N): a linear layer passes weight.mT" if a.shape[1] == b.shape[1] else None
+        raise ShapeMismatch(
+            f"{program.name}: the contraction does not fit", got=f"a {tuple(a.shape)}, b {tuple(b.shape)}", expected="(M, K) and (K, N)", hint=hint
+        )
+    return a.shape[0], b.shape[1], a.shape[1], dtype_name(a)
+
+
+def _tile_dtype(program: EpilogueProgram, name: str, x: torch.Tensor) -> str:
+    if dtype_name(x) not in FLOATS:
+        raise DTypeUnsupported(f"{program.name}: {name}", got=dtype_name(x), expected=", ".join(FLOATS))
+    return dtype_name(x)
+
+
+def _check_operand(program: EpilogueProgram, operand: Operand, x: Any, m: int, n: int, dtype: str) -> None:
+    what = f"{program.name}: {operand.name}"
+    if not isinstance(x, torch.Tensor):
+        if operand.dtype is DType.INT and not isinstance(x, int):
+            raise DTypeUnsupported(what, got=repr(x), expected="an int")
+        return
+    expected = operand.shape(m, n)
+    if tuple(x.shape) != expected:
+        raise ShapeMismatch(what, got=tuple(x.shape), expected=expected, hint=_shape_hint(operand, x, m, n))
+    name = dtype_name(x)
+    allowed = INTS if operand.dtype is DType.INT else FLOATS
+    if name not in allowed or (name == "float64" and compute_dtype(dtype) != "float64"):
+        hint = "convert it: x.to(torch.int8), x.float()" if name in ("bool", *INTS) else "fp64 operands need an fp64 `a`"
+        raise DTypeUnsupported(what, got=name, expected=", ".join(a for a in allowed if a != "float64"), hint=hint)
+
+
+def _shape_hint(operand: Operand, x: torch.Tensor, m: int, n: int) -> str | None:
+    shape = tuple(x.shape)
+    if operand.kind is Kind.TILE and len(shape) == 2 and shape[0] == m:
+        for width, spelled in ((2 * n, "2"), (n, "1"), (n / 2, "0.5")):
+            if shape[1] == width:
+                return f"declare it as Tile(width={spelled}) if each row really has {shape[1]} columns"
+    if operand.kind is Kind.ROW and shape == (m,):
+        return "it has one number per row: declare it as ColVector"
+    if operand.kind is Kind.COL and shape == (n,):
+        return "it has one number per column: declare it as RowVector"
+    if operand.kind in (Kind.ROW, Kind.COL) and len(shape) == 2 and 1 in shape:
+        return "vectors are one-dimensional: x.flatten()"
+    return None
+
+
+def _device(program: EpilogueProgram, tensors: Mapping[str, Any]) -> torch.device:
+    devices = {name: t.device for name, t in tensors.items() if isinstance(t, torch.Tensor)}
+    first = next(iter(devices.values()))
+    wrong = {name: str(d) for name, d in devices.items() if d != first}
+    if wrong:
+        raise DeviceMismatch(f"{program.name}: tensors on different devices", got=wrong, expected=str(first))
+    return first
+
+
+def _check_gradients(program: EpilogueProgram, tensors: Mapping[str, Any]) -> None:
+    if not torch.is_grad_enabled():
+        return
+    wanting = [name for name, t in tensors.items() if isinstance(t, torch.Tensor) and t.requires_grad]
+    if wanting:
+        raise NotDifferentiable(
+            f"{program.name}: a raw kernel call has no gradient",
+            got=f"requires_grad on {', '.join(wanting)}",
+            hint="use the functions of coda.ops, or call under torch.no_grad()",
+        )
+
+
+def _outputs(
+    program: EpilogueProgram, tensors: Mapping[str, Any], out: Mapping[str, Any], m: int, n: int, dtype: str, device: torch.device
+) -> dict[str, torch.Tensor]:
+    names = [o.name for o in program.outputs]
+    for name in out:
+        if name not in names:
+            raise UnknownOperand(f"{program.name} has no output {name!r}", expected=", ".join(names), hint=near(name, names))
+    shapes = {name: program.output_shape(name, m, n) for name in names}
+    dtypes = {name: program.output_dtype(name, dtype) for name in names}
+    for name, t in out.items():
+        if not isinstance(t, torch.Tensor) or tuple(t.shape) != shapes[name]:
+            got = tuple(t.shape) if isinstance(t, torch.Tensor) else type(t).__name__
+            raise ShapeMismatch(f"{program.name}: out={name!r}", got=got, expected=shapes[name])
+        if dtype_name(t) != dtypes[name]:
+            raise DTypeUnsupported(f"{program.name}: out={name!r}", got=dtype_name(t), expected=dtypes[name])
+        if t.device != device:
+            raise DeviceMismatch(f"{program.name}: out={name!r}", got=str(t.device), expected=str(device))
+        if t.numel() and any(s == 0 and d > 1 for s, d in zip(t.stride(), t.shape, strict=True)):
+            raise OverlappingOutput(f"{program.name}: out={name!r} is a broadcast view", got=f"strides {t.stride()}")
+    _check_overlaps(program, tensors, out)
+    return {
+        name: out[name] if name in out else torch.empty(shapes[name], dtype=getattr(torch, dtypes[name]), device=device)
+        for name in names
+    }
+
+
+def _extent(t: torch.Tensor) -> tuple[int, int]:
+    """First and past-the-end byte address that the tensor can touch."""
+    last = sum((d - 1) * s for d, s in zip(t.shape, t.stride(), strict=True) if d)
+    return t.data_ptr(), t.data_ptr() + (last + 1) * t.element_size()
+
+
+def _check_overlaps(program: EpilogueProgram, tensors: Mapping[str, Any], out: Mapping[str, torch.Tensor]) -> None:
+    """`out=` may be exactly a tile operand of the output's width and dtype; it shares nothing else."""
+    written = [(name, t) for name, t in out.items() if t.numel()]
+    for at, (name, t) in enumerate(written):
+        low, high = _extent(t)
+        others = [(f"out={other!r}", x) for other, x in written[at + 1 :]]
+        others += [(n, x) for n, x in tensors.items() if isinstance(x, torch.Tensor) and x.numel()]
+        for other, x in others:
+            a, b = _extent(x)
+            if b <= low or high <= a:
+                continue
+            same = x.data_ptr() == t.data_ptr() and x.shape == t.shape and x.stride() == t.stride() and x.dtype == t.dtype
+            if same and other not in ("a", "b") and not other.startswith("out=") and program.operand(other).kind is Kind.TILE:
+                continue
+            raise OverlappingOutput(
+                f"{program.name}: out={name!r} shares memory with {other}",
+                expected="separate memory, or exactly a tile operand of equal width and dtype",
+            )
+
+
+__all__ = ["FLOATS", "INTS", "ITEM_BYTES", "Bound", "bind", "dtype_name", "spec_of"]

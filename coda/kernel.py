@@ -1,0 +1,320 @@
+"""What the decorators return: kernels that can be called on tensors, or inside a plan.
+
+    epilogue, pointwise, plan   the decorators
+    Epilogue, Pointwise         a function, its program, and its call
+    PlanKernel                  a plan and its call
+    from_json                   a kernel from a kept program: no author's code is run
+    matmul                      the program with an empty epilogue
+
+A call is: specialise (integer operands, compile-time constants) → bind (every check) → choose (backend, schedule) →
+compile (cached) → launch. torch is imported with the first call, not with coda.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import inspect
+import keyword
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+
+from coda.arguments import arguments
+from coda.errors import BadSignature, ShapeMismatch, UnknownOperand
+from coda.plan import Plan, execute
+from coda.plan_tracing import PlanValue, operand_dtypes, record_call, trace_plan
+from coda.primitives.value import DType, Kind
+from coda.problem import Schedule, compute_dtype
+from coda.program import EpilogueProgram, parse_json
+from coda.tracing import Signature, signature, trace
+
+if TYPE_CHECKING:
+    from coda.backends.registry import Artifact
+
+Data = TypeVar("Data", EpilogueProgram, Plan)
+_ARTIFACTS: collections.OrderedDict[Any, Artifact] = collections.OrderedDict()
+_MAX_ARTIFACTS = 4096
+
+
+class Kernel(Generic[Data]):
+    """A callable with a `program`. `name`, `__doc__` and `outputs` come from it."""
+
+    def __init__(self, program: Data) -> None:
+        self.program: Data = program
+        self.name = program.name
+        self.__name__ = program.name
+        self.__doc__ = program.doc
+        self._result = result_type(program.name, tuple(o.name for o in program.outputs))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__.lower()} {self.name} {self.program.digest[:12]}>"
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the results, in order."""
+        return tuple(o.name for o in self.program.outputs)
+
+    @property
+    def gemms(self) -> int:
+        """How many GEMMs a call runs."""
+        raise NotImplementedError
+
+    def reference(self, *args: Any, dtype: Any = None, **operands: Any) -> dict[str, Any]:
+        """Every output by name, in `dtype` (fp64 if None), unrounded: see the program's `reference`."""
+        raise NotImplementedError
+
+
+class _Programmed(Kernel[EpilogueProgram]):
+    """A kernel of one program. Made from a function, or (`function=None`) from kept data."""
+
+    def __init__(self, program: EpilogueProgram, function: Callable[..., Any] | None = None, sign: Signature | None = None) -> None:
+        super().__init__(program)
+        self._function, self._sign = function, sign
+        self._special: dict[Any, EpilogueProgram] = {(): program}
+
+    @property
+    def gemms(self) -> int:
+        return int(self.program.kind == "epilogue")
+
+    def reference(self, *args: Any, dtype: Any = None, **operands: Any) -> dict[str, Any]:
+        constants = self._constants(operands)
+        return self.specialise(_bound_dtypes(self.program, args, operands), constants).reference(*args, dtype=dtype, **operands)
+
+    def specialise(self, dtypes: Mapping[str, str] | None = None, constants: Mapping[str, int | bool] | None = None) -> EpilogueProgram:
+        """The program for these operand dtypes ("int" or "float" by name) and compile-time constants."""
+        wanted = {name: d for name, d in (dtypes or {}).items() if d != self.program.operand(name).dtype}
+        key = (*sorted(wanted.items()), *sorted((constants or {}).items()))
+        if key not in self._special:
+            if self._function is None or self._sign is None:
+                return self.program  # kept data is what it is: binding reports a dtype that does not fit
+            fast = self.program.fast_math
+            self._special[key] = trace(self._function, self._sign, fast_math=fast, dtypes=dtypes, constants=constants)
+        return self._special[key]
+
+    def _constants(self, operands: dict[str, Any]) -> dict[str, int | bool]:
+        """Take the compile-time constants out of the keywords."""
+        found: dict[str, int | bool] = {}
+        for name, kind, default in self._sign.constants if self._sign else ():
+            if name in operands:
+                value = operands.pop(name)
+                if type(value) is not kind:
+                    raise UnknownOperand(f"{self.name}: {name} is a compile-time constant", got=repr(value), expected=kind.__name__)
+                if value != default:
+                    found[name] = value
+        return found
+
+    def _call(
+        self, args: Sequence[Any], operands: dict[str, Any], backend: str | None, config: Schedule | None, out: Mapping[str, Any] | None
+    ) -> Any:
+        constants = self._constants(operands)
+        if any(isinstance(x, PlanValue) for x in (*args, *operands.values())):
+            return self._record(args, operands, constants)
+        program = self.specialise(_bound_dtypes(self.program, args, operands), constants)
+        return self._result(*run(program, args, operands, backend, config, out).values())
+
+    def _record(self, args: Sequence[Any], operands: Mapping[str, Any], constants: Mapping[str, int | bool]) -> Any:
+        bound = arguments(self.program, args, operands)
+        return record_call(self.specialise(operand_dtypes(self.program, bound), constants), bound)
+
+
+class Epilogue(_Programmed):
+    """One GEMM and what happens to its result."""
+
+    def __call__(
+        self,
+        a: Any,
+        b: Any,
+        *,
+        backend: Literal["auto", "reference", "triton", "cutedsl"] | None = None,
+        config: Schedule | None = None,
+        out: Mapping[str, Any] | None = None,
+        **operands: Any,
+    ) -> Any:
+        """Run on `a` (M, K) and `b` (K, N), any strides, and the operands by name; returns a named tuple of the outputs.
+
+        `out` gives tensors to write into by output name. Raises a `CallError` or a `BackendError`.
+        """
+        return self._call((a, b), operands, backend, config, out)
+
+
+class Pointwise(_Programmed):
+    """The same vocabulary without a GEMM."""
+
+    def __call__(
+        self,
+        *args: Any,
+        backend: Literal["auto", "reference", "triton", "cutedsl"] | None = None,
+        config: Schedule | None = None,
+        out: Mapping[str, Any] | None = None,
+        **operands: Any,
+    ) -> Any:
+        """Run on the operands in order or by name; returns a named tuple of the outputs."""
+        return self._call(args, operands, backend, config, out)
+
+
+class PlanKernel(Kernel[Plan]):
+    """Several programs in a straight line."""
+
+    def __init__(self, program: Plan, function: Callable[..., Any] | None = None) -> None:
+        super().__init__(program)
+        self._function = function
+        self._special: dict[Any, Plan] = {(): program}
+
+    @property
+    def gemms(self) -> int:
+        return self.program.gemms
+
+    def specialise(self, dtypes: Mapping[str, str] | None = None) -> Plan:
+        """The plan for inputs that hold integers ("int" by name)."""
+        known = {name for name, _, _ in self.program.inputs}
+        key = tuple(sorted((n, d) for n, d in (dtypes or {}).items() if d == "int" and n in known))
+        if key not in self._special and self._function is not None:
+            self._special[key] = trace_plan(self._function, dict(key))
+        return self._special.get(key, self.program)
+
+    def reference(self, *args: Any, dtype: Any = None, **operands: Any) -> dict[str, Any]:
+        plan = self.specialise(_plan_dtypes(self.program.bind(args, operands)))
+        return plan.reference(*args, dtype=dtype, **operands)
+
+    def __call__(
+        self,
+        *args: Any,
+        backend: Literal["auto", "reference", "triton", "cutedsl"] | None = None,
+        config: Schedule | None = None,
+        out: Mapping[str, Any] | None = None,
+        **operands: Any,
+    ) -> Any:
+        """Run on the inputs in order or by name; returns a named tuple of the outputs. `config` applies to every GEMM."""
+        import torch
+
+        bound = self.program.bind(args, operands)
+        plan = self.specialise(_plan_dtypes(bound))
+        first = next((x for x in bound.values() if isinstance(x, torch.Tensor) and x.ndim == 2), None)
+        if first is None:
+            raise ShapeMismatch(f"{self.name}: no input is a matrix")
+        compute = getattr(torch, compute_dtype(str(first.dtype).removeprefix("torch.")))
+
+        def call(program: EpilogueProgram, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+            return run(program, (), tensors, backend, config if program.kind == "epilogue" else None, None)
+
+        results = execute(plan, bound, call, compute)
+        for name, target in (out or {}).items():
+            if name not in results or tuple(target.shape) != tuple(results[name].shape) or target.dtype != results[name].dtype:
+                got = f"{tuple(target.shape)} {target.dtype}"
+                expected = f"{tuple(results[name].shape)} {results[name].dtype}" if name in results else ", ".join(results)
+                raise ShapeMismatch(f"{self.name}: out={name!r}", got=got, expected=expected)
+            results[name] = target.copy_(results[name])
+        return self._result(*results.values())
+
+
+def run(
+    program: EpilogueProgram,
+    args: Sequence[Any],
+    operands: Mapping[str, Any],
+    backend: str | None = None,
+    config: Schedule | None = None,
+    out: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Bind, choose, compile (once) and launch one program; its outputs by name."""
+    from coda.binding import bind
+    from coda.tune import choose
+
+    bound = bind(program, args, operands, out)
+    chosen, schedule = choose(program, bound.problem, backend, config)
+    key = (program.digest, bound.problem, schedule)
+    artifact = _ARTIFACTS.get(key)
+    if artifact is None:
+        artifact = _ARTIFACTS[key] = chosen.compile(program, bound.problem, schedule, None)
+        if len(_ARTIFACTS) > _MAX_ARTIFACTS:
+            _ARTIFACTS.popitem(last=False)
+    chosen.launch(artifact, bound.tensors)
+    return {name: bound.tensors[f"out.{name}"] for name in bound.outputs}
+
+
+def _bound_dtypes(program: EpilogueProgram, args: Sequence[Any], operands: Mapping[str, Any]) -> dict[str, str]:
+    """ "int" or "float" of every vector that a tensor is bound to."""
+    import torch
+
+    positional = dict(zip((o.name for o in program.operands), args, strict=False)) if program.kind == "pointwise" else {}
+    found = {}
+    for operand in program.operands:
+        x = operands.get(operand.name, positional.get(operand.name))
+        if operand.kind is Kind.TILE or not isinstance(x, torch.Tensor) or x.dtype is torch.bool:
+            continue
+        found[operand.name] = str(DType.FLOAT if x.is_floating_point() else DType.INT)
+    return found
+
+
+def _plan_dtypes(bound: Mapping[str, Any]) -> dict[str, str]:
+    import torch
+
+    ints = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+    return {name: "int" for name, x in bound.items() if isinstance(x, torch.Tensor) and x.dtype in ints}
+
+
+@functools.cache
+def result_type(name: str, outputs: tuple[str, ...]) -> Any:
+    """The named tuple of a kernel's results."""
+    title = "".join(part.capitalize() for part in name.split("_")) + "Result"
+    return collections.namedtuple(title if title.isidentifier() and not keyword.iskeyword(title) else "Result", outputs)  # type: ignore[misc]
+
+
+# decorators ---------------------------------------------------------------------------------------------------------
+
+
+def _programmed(function: Callable[..., Any], kind: Literal["epilogue", "pointwise"], fast_math: bool) -> Any:
+    if not inspect.isfunction(function):
+        raise BadSignature(f"@coda.{kind} decorates a function", got=type(function).__name__)
+    sign = signature(function, kind)
+    program = trace(function, sign, fast_math=fast_math)
+    return (Epilogue if kind == "epilogue" else Pointwise)(program, function, sign)
+
+
+def epilogue(function: Callable[..., Any] | None = None, *, fast_math: bool = False) -> Any:
+    """Decorate `f(acc, operand: Tile, …) -> {"name": value}`: one GEMM and its epilogue. Traces once; returns an `Epilogue`.
+
+    `fast_math=True` allows hardware approximations of the maths functions; it is part of the program.
+    """
+    if function is None:
+        return lambda f: _programmed(f, "epilogue", fast_math)
+    return _programmed(function, "epilogue", fast_math)
+
+
+def pointwise(function: Callable[..., Any] | None = None, *, fast_math: bool = False) -> Any:
+    """Decorate `f(x: Tile, …) -> {"name": value}`: the vocabulary of an epilogue without a GEMM; returns a `Pointwise`."""
+    if function is None:
+        return lambda f: _programmed(f, "pointwise", fast_math)
+    return _programmed(function, "pointwise", fast_math)
+
+
+def plan(function: Callable[..., Any]) -> PlanKernel:
+    """Decorate a straight line of program calls over the inputs' names; returns a `PlanKernel`."""
+    if not inspect.isfunction(function):
+        raise BadSignature("@coda.plan decorates a function", got=type(function).__name__)
+    return PlanKernel(trace_plan(function), function)
+
+
+def from_json(text: str) -> Epilogue | Pointwise | PlanKernel:
+    """The kernel of a kept program or plan. Raises `FormatError`."""
+    data = parse_json(text)
+    if str(data.get("format", "")).startswith("coda.plan/"):
+        return PlanKernel(Plan.from_dict(data))
+    program = EpilogueProgram.from_dict(data)
+    return (Epilogue if program.kind == "epilogue" else Pointwise)(program)
+
+
+def _matmul_epilogue(acc: Any) -> dict[str, Any]:
+    """The product itself."""
+    return {"product": acc}
+
+
+@functools.cache
+def _matmul() -> Epilogue:
+    kernel = _programmed(_matmul_epilogue, "epilogue", False)
+    assert isinstance(kernel, Epilogue)
+    return kernel
+
+
+def matmul(a: Any, b: Any, **options: Any) -> Any:
+    """The plain product of `a` (M, K) and `b` (K, N), on tensors or inside a plan; options as in a call."""
+    return _matmul()(a, b, **options).product
