@@ -1,0 +1,218 @@
+"""Gate `trace`: run a candidate's Python once, in a throw-away process, and keep only the program that it wrote.
+
+    tracer.py ──Child (process.py)──▶ watchdog (supervise.py) ──▶ trace_child.py: confine.py, then the candidate
+              ◀── one JSON document with our nonce, on a private pipe ──
+
+`trace` never raises for anything a candidate does; it returns a `TraceOutcome` with a status word of the judge:
+
+| word            | when                                                                                             |
+|-----------------|--------------------------------------------------------------------------------------------------|
+| `PASS`          | exactly one document, our nonce, and its program is accepted by `coda`'s own strict parser here    |
+| `COMPILE_ERROR` | a syntax error, or a mistake that `coda` names while tracing (`error.code` says which)            |
+| `RUNTIME_ERROR` | any other exception of the candidate                                                             |
+| `POLICY`        | an import that is not allowed got past the static gate                                            |
+| `TIMEOUT`       | wall or CPU limit                                                                                |
+| `CRASH`         | ended by a signal, a non-zero exit, memory, or too much output                                    |
+| `TAMPERED`      | exit 0 without an answer, wrong nonce, more than one document, or a document that `coda` refuses  |
+| `INFRA_ERROR`   | the tracing process itself could not start: not the candidate's fault, and never a pass           |
+
+The candidate shares a process with the code that answers, so a determined one can forge the document. That gains
+nothing: a forged program is a program, parsed here as data and judged like any other; the source is retraced on review.
+"""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+import secrets
+import sys
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from . import wire
+from .process import Child, Ending, Frozen, Limits, scrubbed_environment
+
+TraceStatus = Literal["PASS", "COMPILE_ERROR", "RUNTIME_ERROR", "POLICY", "TIMEOUT", "CRASH", "TAMPERED", "INFRA_ERROR"]
+
+FILENAME = "kernel.py"
+"""The name under which a candidate's lines are reported."""
+
+_CHILD = pathlib.Path(__file__).with_name("trace_child.py")
+
+
+class TraceLimits(Frozen):
+    """What the tracing process may use. An honest trace takes well under half a second and 100 MB."""
+
+    wall_s: float = Field(default=10.0, gt=0)
+    cpu_s: int = Field(default=8, ge=1)
+    memory_mb: int = Field(default=1024, ge=64)
+    """Address space."""
+    output_mb: float = Field(default=256.0, gt=0)
+    """Printing more than this is a crash; less is kept as head and tail and ignored."""
+    answer_bytes: int = Field(default=1 << 20, gt=0)
+    syscall_filter: bool = True
+    """Off only to test that the other layers hold by themselves."""
+
+
+class TraceError(Frozen):
+    """Why there is no program: a stable code, a sentence, what to do, and the candidate's line."""
+
+    code: str
+    message: str
+    hint: str | None = None
+    line: int | None = None
+
+
+class TraceEvidence(Frozen):
+    """What the process did."""
+
+    ending: Ending
+    layers: tuple[str, ...] = ()
+    """Confinement layers that held (see `confine.py`), as the process reported before the candidate ran."""
+
+
+class TraceOutcome(Frozen):
+    """The gate's result. `program_json` is set exactly when the status is PASS."""
+
+    status: TraceStatus
+    program_json: str | None = None
+    """Written by `coda` in this process from the parsed program, never the child's bytes."""
+    digest: str | None = None
+    error: TraceError | None = None
+    evidence: TraceEvidence
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is a program."""
+        return self.status == "PASS"
+
+
+class _Answer(Frozen):
+    """The child's document; anything else is tampering."""
+
+    nonce: str
+    ok: bool
+    layers: tuple[str, ...] = ()
+    program: str | None = None
+    status: Literal["COMPILE_ERROR", "RUNTIME_ERROR", "POLICY", "CRASH", "INFRA_ERROR"] | None = None
+    error: TraceError | None = None
+
+
+def trace(
+    source: str,
+    *,
+    operand_dtypes: dict[str, str] | None = None,
+    limits: TraceLimits | None = None,
+    filename: str = FILENAME,
+) -> TraceOutcome:
+    """Run `source` and return the program of its `kernel`.
+
+    `operand_dtypes` gives the dtypes of the task's tensors by operand name, where they matter (an integer vector).
+    """
+    limits = limits or TraceLimits()
+    nonce = secrets.token_hex(16)
+    request = {
+        "nonce": nonce,
+        "source": source,
+        "filename": filename,
+        "operand_dtypes": operand_dtypes,
+        "confine": {"cpu_s": limits.cpu_s, "memory_mb": limits.memory_mb, "syscall_filter": limits.syscall_filter},
+    }
+    child = Child(
+        lambda descriptor: [sys.executable, "-s", "-P", "-S", "-B", str(_CHILD), str(descriptor), str(_coda_folder())],
+        env=scrubbed_environment(),
+        limits=Limits(
+            wall_s=limits.wall_s,
+            memory_mb=limits.memory_mb,
+            output_mb=limits.output_mb,
+            answer_bytes=limits.answer_bytes,
+        ),
+    )
+    with child:
+        child.send(wire.dump(request), close=True)
+        child.pump(until=lambda: False)
+        ending = child.end()
+    return _outcome(bytes(child.answer), ending, nonce, limits)
+
+
+@functools.cache
+def _coda_folder() -> pathlib.Path:
+    import coda
+
+    return pathlib.Path(coda.__file__).resolve().parent
+
+
+def _outcome(data: bytes, ending: Ending, nonce: str, limits: TraceLimits) -> TraceOutcome:
+    """The verdict from how the process ended and what it answered; a bad end outweighs any answer."""
+    bad_end = _bad_end(ending, limits)
+    if bad_end is not None:
+        return _failed(*bad_end, ending)
+    if not data:
+        return _failed("TAMPERED", "no-answer", "the process ended with exit code 0 and no answer", ending)
+    try:
+        answer = _Answer.model_validate(wire.parse(data, max_bytes=limits.answer_bytes))
+    except (wire.BadDocument, ValidationError) as error:
+        return _failed("TAMPERED", "bad-document", f"the answer is not one valid document: {str(error)[:300]}", ending)
+    if not secrets.compare_digest(answer.nonce.encode(), nonce.encode()):
+        return _failed("TAMPERED", "bad-nonce", "the answer does not carry this run's nonce", ending)
+    evidence = TraceEvidence(ending=ending, layers=answer.layers)
+    if answer.ok:
+        return _accepted(answer.program, evidence)
+    if answer.status is None or answer.error is None:
+        return _failed("TAMPERED", "bad-document", "the answer is neither a program nor an error", ending)
+    return TraceOutcome(status=answer.status, error=answer.error, evidence=evidence)
+
+
+def _bad_end(ending: Ending, limits: TraceLimits) -> tuple[TraceStatus, str, str] | None:
+    """Status, code and message where the process did not end by itself with exit code 0."""
+    killed: dict[str, tuple[TraceStatus, str, str]] = {
+        "timeout": ("TIMEOUT", "wall-limit", f"tracing did not end within {limits.wall_s:g} s"),
+        "output": ("CRASH", "output-limit", f"more than {limits.output_mb:g} MB were printed while tracing"),
+        "memory": ("CRASH", "memory-limit", f"tracing used more than {limits.memory_mb} MB"),
+        "answer": ("TAMPERED", "answer-limit", f"the answer is larger than {limits.answer_bytes} bytes"),
+        "watchdog-lost": ("TAMPERED", "watchdog-lost", "the watchdog process was killed while tracing"),
+        "closed": ("INFRA_ERROR", "closed", "the judge ended the tracing process"),
+    }
+    if ending.killed:
+        return killed[ending.killed]
+    if ending.signal in ("SIGXCPU", "SIGKILL") and ending.cpu_s >= limits.cpu_s:
+        return "TIMEOUT", "cpu-limit", f"tracing used more than {limits.cpu_s} s of CPU time"
+    if ending.signal:
+        return "CRASH", ending.signal, f"the process was ended by {ending.signal}"
+    if ending.exit_code == 127 and "cannot start" in ending.stderr.head:
+        return "INFRA_ERROR", "not-started", ending.stderr.head[:300]
+    if ending.exit_code != 0:
+        return "CRASH", "exit-code", f"the process ended with exit code {ending.exit_code}"
+    return None
+
+
+def _accepted(text: str | None, evidence: TraceEvidence) -> TraceOutcome:
+    """Parse the program with `coda`'s strict parser; what is kept is what `coda` writes back."""
+    from coda.errors import CodaError
+
+    try:
+        program = _parse_program(text or "")
+        return TraceOutcome(status="PASS", program_json=program.to_json(), digest=program.digest, evidence=evidence)
+    except (CodaError, ValueError, TypeError, KeyError, RecursionError) as error:
+        code = error.code if isinstance(error, CodaError) else type(error).__name__
+        message = f"the traced program is not valid: {str(error)[:300]}"
+        return TraceOutcome(status="TAMPERED", error=TraceError(code=code, message=message), evidence=evidence)
+
+
+def _parse_program(text: str) -> Any:
+    """An `EpilogueProgram` or a `Plan`, whichever the document says."""
+    kind = wire.parse(text.encode("utf-8", "surrogatepass"), max_bytes=1 << 20, max_depth=128).get("kind")
+    if kind == "plan":
+        from coda.plan import Plan
+
+        return Plan.from_json(text)
+    from coda.program import EpilogueProgram
+
+    return EpilogueProgram.from_json(text)
+
+
+def _failed(status: TraceStatus, code: str, message: str, ending: Ending) -> TraceOutcome:
+    return TraceOutcome(
+        status=status, error=TraceError(code=code, message=message), evidence=TraceEvidence(ending=ending)
+    )

@@ -1,0 +1,313 @@
+"""The tracing process: what honest kernels get, and what it does with every hostile one.
+
+The hostile candidates here skip the static gate on purpose and start from `ESCAPE`, which gets past the restricted builtins
+the way a determined author would; the walls must hold regardless.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from agent.verify import process, tracer
+from agent.verify.tracer import TraceLimits, TraceOutcome, trace
+
+pytestmark = pytest.mark.null
+
+HONEST = '''"""Scaled accumulator."""
+import coda
+from coda.primitives import sigmoid
+
+
+@coda.epilogue
+def kernel(acc):
+    """y = acc * sigmoid(acc)"""
+    return {"y": acc * sigmoid(acc)}
+'''
+
+ESCAPE = HONEST + '\n_import = coda.__builtins__["__import__"]\nos, sys = _import("os"), _import("sys")\n'
+
+LINUX_FILTER = pytest.mark.skipif(
+    sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"), reason="the system-call filter is for Linux"
+)
+
+
+def run(body: str, **limits: object) -> TraceOutcome:
+    """Trace `ESCAPE` and then this body."""
+    return trace(ESCAPE + body, limits=TraceLimits.model_validate({"wall_s": 5.0, **limits}))
+
+
+def code(outcome: TraceOutcome) -> tuple[str, str | None]:
+    return outcome.status, outcome.error and outcome.error.code
+
+
+# ---- honest ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_honest_kernel_passes_and_the_program_is_what_coda_writes() -> None:
+    outcome = trace(HONEST)
+    assert outcome.status == "PASS", outcome.error
+    assert outcome.program_json is not None and tracer._parse_program(outcome.program_json).to_json() == outcome.program_json
+    assert outcome.digest == tracer._parse_program(outcome.program_json).digest
+    assert outcome.error is None and outcome.evidence.ending.exit_code == 0
+
+
+def test_tracing_is_repeatable_and_cheap() -> None:
+    first, second = trace(HONEST), trace(HONEST)
+    assert first.program_json == second.program_json
+    assert min(first.evidence.ending.cpu_s, second.evidence.ending.cpu_s) < 0.5
+    assert first.evidence.ending.max_rss_mb < 200
+
+
+def test_the_walls_that_this_system_has_are_in_the_evidence() -> None:
+    layers = trace(HONEST).evidence.layers
+    assert "rlimits" in layers and "unprivileged" in layers
+    if sys.platform == "linux" and os.uname().machine in ("x86_64", "aarch64"):
+        assert "syscalls" in layers and "no-new-privileges" in layers
+
+
+def test_text_beyond_ascii_is_fine_in_any_locale(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LC_ALL", "C")
+    assert trace(HONEST.replace("Scaled", "📍 μ-scaled")).ok
+
+
+def test_parallel_traces_do_not_disturb_each_other() -> None:
+    found: list[TraceOutcome] = []
+    threads = [threading.Thread(target=lambda: found.append(trace(HONEST))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [outcome.status for outcome in found] == ["PASS"] * 3
+
+
+# ---- mistakes --------------------------------------------------------------------------------------------------------
+
+
+def test_a_syntax_error_that_only_the_compiler_sees_has_its_line() -> None:
+    outcome = trace(HONEST + "\nreturn 1\n")
+    assert code(outcome) == ("COMPILE_ERROR", "syntax")
+    assert outcome.error is not None and outcome.error.line == len(HONEST.splitlines()) + 2
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("1 / 0\n", "ZeroDivisionError"),
+        ("assert False, 'no'\n", "AssertionError"),
+        ("def f(x):\n    return f(x)\nf(1)\n", "RecursionError"),
+        ("open('/etc/passwd')\n", "NameError"),
+        ("sys.exit(0)\n", "exit"),
+    ],
+)
+def test_exceptions_come_back_with_class_and_line(body: str, expected: str) -> None:
+    outcome = run(body)
+    assert code(outcome) == ("RUNTIME_ERROR", expected)
+    assert outcome.error is not None and (outcome.error.line or 0) > len(ESCAPE.splitlines())
+
+
+def test_an_exception_that_cannot_be_printed_is_still_an_answer() -> None:
+    cls = 'coda.__builtins__["type"]("E", (coda.__builtins__["Exception"],), {"__str__": lambda self: 1 / 0})'
+    assert code(run(f"raise {cls}()\n"))[0] == "RUNTIME_ERROR"
+
+
+def test_a_long_message_is_cut() -> None:
+    outcome = run("raise coda.__builtins__['ValueError']('x' * 10**6)\n")
+    assert outcome.error is not None and 1000 < len(outcome.error.message) < 3000
+
+
+@pytest.mark.parametrize("line", ["import os", "import torch", "from coda import ops", "from coda.primitives.value import OPS"])
+def test_imports_outside_the_list_are_policy_even_without_the_static_gate(line: str) -> None:
+    assert code(trace(HONEST + f"\n{line}\n")) == ("POLICY", "import-refused")
+
+
+def test_a_file_without_kernel_is_an_error() -> None:
+    outcome = trace(HONEST.replace("def kernel", "def other"))
+    assert code(outcome) == ("RUNTIME_ERROR", "NameError") and "kernel" in str(outcome.error)
+
+
+# ---- hostile: time, memory, output -----------------------------------------------------------------------------------
+
+
+def test_an_endless_loop_hits_the_wall_limit() -> None:
+    outcome = run("while True: pass\n", wall_s=0.7)
+    assert code(outcome) == ("TIMEOUT", "wall-limit")
+    assert outcome.evidence.ending.seconds < 4
+
+
+def test_an_endless_loop_hits_the_cpu_limit() -> None:
+    assert code(run("while True: pass\n", cpu_s=1)) == ("TIMEOUT", "cpu-limit")
+
+
+def test_a_loop_that_ignores_the_soft_cpu_signal_is_killed_too() -> None:
+    ignore = "signal = _import('_signal')\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\n"
+    assert code(run(ignore + "while True: pass\n", cpu_s=1)) == ("TIMEOUT", "cpu-limit")
+
+
+def test_ten_gigabytes_are_refused() -> None:
+    assert code(run("x = bytearray(10 * 2**30)\n".replace("bytearray", "coda.__builtins__['bytearray']"))) == (
+        "CRASH",
+        "memory-limit",
+    )
+
+
+def test_a_flood_of_output_is_cut_and_the_kernel_is_still_judged() -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    outcome = run("for i in range(200): os.write(1 + i % 2, b'x' * 2**20)\nos.write(2, b'last words')\n")
+    assert outcome.status == "PASS"
+    err = outcome.evidence.ending.stderr
+    assert err.total_bytes > 90 * 2**20 and len(err.head) <= 4096 and err.tail.endswith("last words")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 40 * 1024
+
+
+def test_output_beyond_the_cap_ends_it() -> None:
+    assert code(run("while True: os.write(1, b'x' * 65536)\n", output_mb=8)) == ("CRASH", "output-limit")
+
+
+# ---- hostile: endings ------------------------------------------------------------------------------------------------
+
+
+def test_the_success_word_and_exit_0_are_not_an_answer() -> None:
+    outcome = run("os.write(1, b'PASS {\"ok\": true}')\nos._exit(0)\n")
+    assert code(outcome) == ("TAMPERED", "no-answer")
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("os._exit(3)\n", "exit-code"),
+        ("os.abort()\n", "SIGABRT"),
+        ("os.kill(os.getpid(), 9)\n", "SIGKILL"),
+        ("os.kill(os.getpid(), 11)\n", "SIGSEGV"),
+    ],
+)
+def test_other_ends_are_crashes(body: str, expected: str) -> None:
+    assert code(run(body)) == ("CRASH", expected)
+
+
+# ---- hostile: forged answers -----------------------------------------------------------------------------------------
+
+EVERYWHERE = "for fd in range(3, 64):\n    try:\n        os.write(fd, DATA)\n    except coda.__builtins__['OSError']:\n        pass\n"
+
+
+def test_a_forged_answer_without_the_nonce() -> None:
+    forged = "DATA = b'{\"nonce\": \"0\", \"ok\": true, \"program\": \"{}\"}'\n" + EVERYWHERE + "os._exit(0)\n"
+    assert code(run(forged)) == ("TAMPERED", "bad-nonce")
+
+
+def test_a_forged_answer_before_the_real_one() -> None:
+    forged = "DATA = b'{\"nonce\": \"0\", \"ok\": true, \"program\": \"{}\"}'\n" + EVERYWHERE
+    assert code(run(forged)) == ("TAMPERED", "bad-document")
+
+
+@pytest.mark.parametrize(
+    "data",
+    ["b'\\x80\\x04N.'", "b'[' * 100000", "b'{\"a\": NaN}'", "b'{\"nonce\": 1, \"nonce\": 2}'", "b'[1]'", "b'\\xff\\xfe'"],
+)
+def test_bytes_that_are_not_one_document(data: str) -> None:
+    assert code(run(f"DATA = {data}\n" + EVERYWHERE + "os._exit(0)\n")) == ("TAMPERED", "bad-document")
+
+
+def test_an_answer_beyond_the_cap() -> None:
+    outcome = run("DATA = b'x' * 65536\nfor i in range(64):\n    " + EVERYWHERE.replace("\n", "\n    ") + "\nos._exit(0)\n")
+    assert code(outcome) == ("TAMPERED", "answer-limit")
+
+
+STEAL = (
+    "frame = sys._getframe()\n"
+    "while 'request' not in frame.f_locals: frame = frame.f_back\n"
+    "nonce, json = frame.f_locals['request']['nonce'], _import('json')\n"
+)
+
+
+def test_a_stolen_nonce_on_something_that_is_no_program() -> None:
+    body = STEAL + "DATA = json.dumps({'nonce': nonce, 'ok': True, 'program': '{\"kind\": \"epilogue\"}'}).encode()\n"
+    outcome = run(body + EVERYWHERE + "os._exit(0)\n")
+    assert outcome.status == "TAMPERED" and outcome.program_json is None
+
+
+def test_a_stolen_nonce_on_a_status_word_of_the_judge() -> None:
+    body = STEAL + "DATA = json.dumps({'nonce': nonce, 'ok': False, 'status': 'PASS'}).encode()\n"
+    assert code(run(body + EVERYWHERE + "os._exit(0)\n")) == ("TAMPERED", "bad-document")
+
+
+# ---- hostile: reaching out -------------------------------------------------------------------------------------------
+
+
+def test_the_environment_has_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-very-secret")
+    outcome = run("os.write(1, ascii(os.environ).encode())\n".replace("ascii", "coda.__builtins__['repr']"))
+    printed = outcome.evidence.ending.stdout.text
+    assert "LC_ALL" in printed and "sk-very-secret" not in printed and "HOME" not in printed
+
+
+@LINUX_FILTER
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "os.open('/proc/%d/environ' % os.getppid(), 0)",
+        "os.open('/etc/hostname', 0)",
+        "os.open('/tmp/coda-must-not-exist', os.O_CREAT | os.O_WRONLY)",
+        "os.fork()",
+        "os.execv('/bin/true', ['true'])",
+        "os.kill(os.getppid(), 9)",
+        "os.kill(-1, 9)",
+        "os.kill(0, 9)",
+        "os.setsid()",
+        "os.unlink('/tmp/nothing')",
+        "os.pipe()",
+        "_import('_thread').start_new_thread(len, ())",
+    ],
+)
+def test_system_calls_outside_the_list_fail(attempt: str) -> None:
+    outcome = run(attempt + "\n")
+    assert outcome.status == "RUNTIME_ERROR", outcome
+    assert outcome.error is not None and outcome.error.code in ("PermissionError", "RuntimeError")
+
+
+def test_processes_are_refused_without_the_system_call_filter_too() -> None:
+    bomb = "for i in range(10): os.fork()\n"
+    outcome = run(bomb, syscall_filter=False)
+    assert code(outcome) == ("RUNTIME_ERROR", "BlockingIOError")
+    assert "syscalls" not in outcome.evidence.layers
+
+
+def test_other_packages_are_not_on_the_path() -> None:
+    outcome = run("_import('torch')\n", syscall_filter=False)
+    assert code(outcome) == ("RUNTIME_ERROR", "ModuleNotFoundError")
+
+
+def test_files_cannot_be_written_without_the_system_call_filter_either() -> None:
+    body = "import_open = coda.__builtins__['open']\nf = import_open('/tmp/coda-judge-write-test', 'w')\nf.write('x')\nf.close()\n"
+    assert run(body, syscall_filter=False).status == "RUNTIME_ERROR"
+    path = "/tmp/coda-judge-write-test"
+    if os.path.exists(path):
+        assert os.path.getsize(path) == 0
+        os.unlink(path)
+
+
+@pytest.mark.parametrize(
+    "body", ["while True: pass\n", "for i in range(10): os.fork()\n", "os.kill(-1, 9)\n", "os._exit(0)\n", "x = 1\n"]
+)
+def test_nothing_is_left_running_and_nobody_else_is_hit(body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    marks: list[str] = []
+    real = process.Child.__init__
+
+    def remember(self: process.Child, *args: object, **kwargs: object) -> None:
+        real(self, *args, **kwargs)  # type: ignore[arg-type]
+        marks.append(self.mark)
+
+    monkeypatch.setattr(process.Child, "__init__", remember)
+    sibling = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        run(body, wall_s=0.7)
+        assert len(marks) == 1 and process.marked(marks[0]) == []
+        assert sibling.poll() is None
+    finally:
+        sibling.kill()
+        sibling.wait()
