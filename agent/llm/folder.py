@@ -12,9 +12,7 @@ kernel, `protocol` has the records, `select` builds this class.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -236,13 +234,10 @@ def _read_info(path: Path) -> ReplyInfo:
 
 def _write(path: Path, text: str) -> None:
     """Whole or not at all."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        os.chmod(temporary, 0o644)  # mkstemp's 0600 would lock out an answerer with another account
+        temporary.write_text(text, "utf-8", newline="\n")
         os.replace(temporary, path)
     except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
+        temporary.unlink(missing_ok=True)
         raise

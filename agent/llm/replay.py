@@ -162,7 +162,7 @@ def find(name: str, *, runs: Path | None = None) -> Recording:
     if plain:
         places += ([runs / name] if runs is not None else []) + [BUNDLED / name]
     for place in places:
-        if place.is_dir():
+        if (place / "replies").is_dir():  # a folder that merely has the name does not hide a recording
             return Recording(place)
     raise RecordingMissing(
         f"no recording {name!r}: looked for {', '.join(repr(str(place)) for place in places)}",

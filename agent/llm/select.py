@@ -20,6 +20,7 @@ from typing import NamedTuple
 from pydantic import SecretStr
 
 from ..errors import ProviderMisused, UnknownProvider
+from ..settings import Settings
 from . import replay
 from .anthropic import AnthropicLLM, check_key
 from .folder import FolderLLM
@@ -60,6 +61,22 @@ def parse(spec: str | None) -> Choice:
     if colon and not argument:
         raise ProviderMisused(f"--llm {name}: names nothing after the colon", hint=f"use {_HELP}")
     return Choice(name, argument)
+
+
+def from_settings(settings: Settings, *, task_id: str, announce: Callable[[str], None] | None = None) -> LLM:
+    """The provider that the settings ask for. `settings.llm` is `--llm`; see `select` for the rest."""
+    chosen = settings.source_of("model") != "default"
+    return select(
+        settings.llm,
+        key=settings.anthropic_api_key,
+        task_id=task_id,
+        runs=settings.runs_dir,
+        model=settings.model if chosen else None,
+        timeout_s=settings.request_timeout,
+        max_retries=settings.max_retries,
+        reply_deadline_s=settings.reply_deadline,
+        announce=announce,
+    )
 
 
 def select(

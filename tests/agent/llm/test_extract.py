@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 
 from agent.llm.extract import defines_kernel, read_reply, read_tool
 from agent.llm.protocol import MAX_SOURCE_BYTES, Problem, Submission
@@ -124,3 +127,21 @@ def test_tool_source_is_taken_as_it_is_but_for_one_fence() -> None:
     surrogate = read_tool("kernel = '\udc9d'", "\udc9d", None)
     assert isinstance(surrogate, Problem)
     assert surrogate.kind == "invalid_text"
+
+
+FENCES = ["```", "```python", "````", "~~~", "  ```", "```bash", "```def kernel(): pass"]
+LINES = ["prose", "kernel = 1", "def kernel(a):", "    return a", '"""', "x = (", "import coda", "kernel", "# 📍"]
+PIECES = st.sampled_from([*FENCES, *LINES, "", "\udc9d", "\0", "\r"])
+
+
+@given(st.lists(PIECES, max_size=14))
+@hypothesis_settings(deadline=None, max_examples=300)
+def test_any_reply_has_an_outcome_property(pieces: list[str]) -> None:
+    """Never an exception; what is accepted is a stretch of the reply; every outcome can be written down."""
+    text = "\n".join(pieces)
+    outcome = read_reply(text)
+    outcome.model_dump_json().encode()
+    if isinstance(outcome, Submission):
+        assert defines_kernel(outcome.source)
+        lines = [line.strip() for line in outcome.source.strip("\n").split("\n")]
+        assert "\n".join(lines) in "\n".join(piece.strip().replace("```def", "def") for piece in pieces)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
+from agent import settings
 from agent.errors import (
     LLMUnavailable,
     MissingKey,
@@ -137,11 +138,13 @@ def test_bundled_recording_of_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert replay.find("rms_scale-repaired").folder.name == "rms_scale-repaired"
 
 
-def test_find_by_path_and_by_run_name(tmp_path: Path) -> None:
+def test_find_by_path_and_by_run_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record(tmp_path / "2026-run")
+    (tmp_path / "empty" / "2026-run").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "empty")
     assert replay.find(str(tmp_path / "2026-run")).rounds == (1, 2)
     assert replay.find("2026-run", runs=tmp_path).rounds == (1, 2)
-    for missing in ("nope", "../2026-run", str(tmp_path)):
+    for missing in ("nope", "x/../2026-run", str(tmp_path)):
         with pytest.raises(RecordingMissing):
             replay.find(missing, runs=tmp_path / "2026-run")
 
@@ -346,6 +349,19 @@ def test_select_builds_each(tmp_path: Path) -> None:
     assert name("replay:run") == "replay"
     assert name(f"folder:{tmp_path}/new") == "folder"
     assert name(f"scripted:{tmp_path}/s.py") == "scripted"
+
+
+def test_select_from_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CODA_AGENT_HOME", str(tmp_path))
+    record(tmp_path / "runs" / "2026-run")
+    llm = select.from_settings(settings.load({"llm": "replay:2026-run"}), task_id="t1")
+    assert llm.complete(request()).text == "reply 1"
+    (tmp_path / "f").mkdir()
+    (tmp_path / "f" / "001.reply.md").write_text(CODE)
+    flags = {"llm": f"folder:{tmp_path / 'f'}"}
+    assert select.from_settings(settings.load(flags), task_id="t1").complete(request()).model == "unknown"
+    named = settings.load(flags | {"model": "m-3"})
+    assert select.from_settings(named, task_id="t1").complete(request()).model == "m-3"
 
 
 @pytest.mark.parametrize("spec", [None, "anthropic"])
