@@ -1,0 +1,350 @@
+"""How wrong a kernel may be: the only tolerance rule of the project.
+
+    exact     fp64 against fp64: the same formula up to the order of operations (gate `algebra`, tests of rewrites)
+    within    a working dtype against fp64, allowed a multiple of what a trusted kernel gets wrong (gate `numerics`, bench)
+    response  how far one rounding of every input moves each output: the conditioning that `within` allows for
+    ulp       spacing of a dtype's numbers
+
+`within`, per output and per block of rows of at least 64 elements, with errors against an fp64 reference of the *same
+rounded inputs*:
+
+    max error ≤ 2   · max error of the trusted kernel + one ulp of the block's largest value        + L  · max response
+    RMS error ≤ 1.5 · RMS error of the trusted kernel + a quarter ulp of the block's RMS            + √L · RMS response
+
+L is the longest contraction or reduction. For a plain GEMM the response is about 2^-24·√Σ(ab)², so the last terms are what
+summing K products in fp32 in any order costs: at most K·2^-24·Σ|a||b|, as a random walk in the RMS. Behind an epilogue the
+same terms arrive scaled by its derivative, which is what measuring the response gives. The trusted kernel's error counts only
+up to a cap per working dtype, so a poor baseline cannot loosen the rule: a result wrong by 1 % always fails in bf16. Positions
+of NaN and of each infinity must be those of the reference rounded to the stored dtype; both bounds must hold, never "one or
+the other". Everything is compared in chunks of rows, so that checking needs little memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+BLOCK = 64
+"""Elements that a block has at least."""
+CHUNK = 1 << 22
+"""Elements that are compared at a time."""
+EXACT = 1e-9
+"""Of `exact`: relative to the largest value of the block."""
+EXACT_OUTPUT = 1e-13
+"""Of `exact`: relative to the largest value of the whole output, for blocks that cancel to nothing."""
+MAX_FACTOR, RMS_FACTOR = 2.0, 1.5
+MAX_ULPS, RMS_ULPS = 1.0, 0.25
+CAP_MAX, CAP_RMS = 4.0, 1.0
+"""How much of the trusted kernel's error counts, in units of 2^-p of the working dtype and of the block's size."""
+
+PRECISION = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8, "float8_e4m3fn": 4, "float8_e5m2": 3}
+"""Bits of the significand, the hidden one included."""
+
+Why = Literal["", "shape", "dtype", "nonfinite", "values"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What one output's comparison found. Errors are of the worst block; allowances are that block's."""
+
+    ok: bool
+    why: Why
+    """The first thing that is wrong; empty when nothing is."""
+    blocks: int
+    bad_blocks: int
+    bad_rows: tuple[int, int] | None
+    """First row of the first bad block, one past the last row of the last."""
+    max_error: float
+    max_allowed: float
+    rms_error: float
+    rms_allowed: float
+    trusted_max: float | None
+    """The trusted kernel's errors in the same block."""
+    trusted_rms: float | None
+    scale: float
+    """RMS of the reference's finite values."""
+    detail: str = ""
+
+    @property
+    def ratio(self) -> float:
+        """The worst block's error over its allowance: at most 1 where it passes."""
+        if self.why not in ("", "values"):
+            return math.inf
+        return max(_ratio(self.max_error, self.max_allowed), _ratio(self.rms_error, self.rms_allowed))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON; infinities become None."""
+        numbers = (
+            "max_error",
+            "max_allowed",
+            "rms_error",
+            "rms_allowed",
+            "trusted_max",
+            "trusted_rms",
+            "scale",
+            "ratio",
+        )
+        plain = {name: _finite(getattr(self, name)) for name in numbers}
+        return {
+            "ok": self.ok,
+            "why": self.why,
+            "blocks": self.blocks,
+            "bad_blocks": self.bad_blocks,
+            **plain,
+            "detail": self.detail,
+        }
+
+
+def _finite(x: float | None) -> float | None:
+    return x if x is not None and math.isfinite(x) else None
+
+
+def _ratio(error: float, allowed: float) -> float:
+    if error <= allowed:
+        return error / allowed if allowed > 0 else 0.0
+    return error / allowed if allowed > 0 else math.inf
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """ "bfloat16" for torch.bfloat16."""
+    return str(dtype).removeprefix("torch.")
+
+
+def ulp(x: float, dtype: str) -> float:
+    """Spacing of the numbers of a dtype around x."""
+    info = torch.finfo(getattr(torch, dtype))
+    size = max(abs(x), info.smallest_normal)
+    return math.ldexp(1.0, math.frexp(size)[1] - PRECISION[dtype]) if math.isfinite(size) else math.inf
+
+
+def exact(candidate: torch.Tensor, reference: torch.Tensor, *, rtol: float = EXACT) -> Comparison:
+    """Whether two fp64 results are the same up to the order of operations."""
+    if candidate.shape != reference.shape:
+        return _refused("shape", f"got {tuple(candidate.shape)}, expected {tuple(reference.shape)}")
+    whole = _scale(reference)
+    largest = max((float(_abs_max(r)) for (r,) in _chunks(reference)), default=0.0)
+    worst = _Worst()
+    for first, rows, (c, r) in _blocks(candidate, reference):
+        worst.nonfinite(first, rows, _masks_differ(c, r))
+        c, r = _plain(c), _plain(r)
+        error = (c - r).abs().amax(1)
+        allowed = rtol * r.abs().amax(1) + EXACT_OUTPUT * largest
+        worst.add(first, rows, error, allowed, error * 0, allowed, None, None)
+    return worst.result(whole)
+
+
+def within(
+    candidate: torch.Tensor,
+    trusted: torch.Tensor,
+    reference: torch.Tensor,
+    *,
+    working: str,
+    noise: torch.Tensor | None = None,
+    length: int = 1,
+) -> Comparison:
+    """Whether `candidate` is as right as `trusted` is, given fp64 `reference` values and the `response` of the output.
+
+    `working` is the dtype under test ("bfloat16"), which may differ from the output's own; `length` is the longest
+    contraction or reduction. Raises `ValueError` where trusted and reference differ in shape: that is no candidate's fault.
+    """
+    if trusted.shape != reference.shape:
+        raise ValueError(f"trusted {tuple(trusted.shape)} and reference {tuple(reference.shape)} differ in shape")
+    if candidate.shape != reference.shape:
+        return _refused("shape", f"got {tuple(candidate.shape)}, expected {tuple(reference.shape)}")
+    if candidate.dtype is not trusted.dtype:
+        return _refused("dtype", f"got {dtype_name(candidate.dtype)}, expected {dtype_name(trusted.dtype)}")
+    stored = dtype_name(candidate.dtype)
+    noise = (
+        torch.zeros((), dtype=torch.float64, device=reference.device).expand(reference.shape)
+        if noise is None
+        else noise
+    )
+    whole, noisy = _scale(reference), _scale(noise)
+    unit = 2.0 ** -PRECISION[working]
+    worst = _Worst()
+    for first, rows, (c, t, r, z) in _blocks(candidate, trusted, reference, noise):
+        worst.nonfinite(first, rows, _masks_differ(*_as_stored(c, r, stored)))
+        finite = torch.isfinite(r) & torch.isfinite(c)
+        r = torch.where(finite, r, 0)
+        size_max, size_rms = r.abs().amax(1), _rms(r)
+        error = torch.where(finite, c - r, 0)
+        other = torch.where(finite, t - r, 0).nan_to_num(math.inf, math.inf, math.inf).abs()
+        t_max = torch.minimum(other.amax(1), CAP_MAX * unit * size_max)
+        t_rms = torch.minimum(_rms(other), CAP_RMS * unit * size_rms)
+        share = noisy * size_rms / whole if whole > 0 else torch.zeros_like(size_rms)
+        z = _plain(z)
+        floor_max = MAX_ULPS * _ulps(size_max, stored) + length * (z.abs().amax(1) + share)
+        floor_rms = RMS_ULPS * _ulps(size_rms, stored) + math.sqrt(length) * (_rms(z) + share)
+        worst.add(
+            first, rows, error.abs().amax(1), MAX_FACTOR * t_max + floor_max, _rms(error), RMS_FACTOR * t_rms + floor_rms,
+            other.amax(1), _rms(other),
+        )  # fmt: skip
+    return worst.result(whole)
+
+
+def response(
+    reference: Callable[[Mapping[str, Any]], Mapping[str, torch.Tensor]],
+    inputs: Mapping[str, Any],
+    values: Mapping[str, torch.Tensor],
+    *,
+    seed: int,
+) -> dict[str, torch.Tensor]:
+    """How far each output moves when every floating input is off by 2^-24 of itself, up or down at random.
+
+    `inputs` and `values` (the reference's outputs for them) are fp64.
+    """
+    moved = {}
+    for name, x in inputs.items():
+        if isinstance(x, torch.Tensor) and x.is_floating_point():
+            generator = torch.Generator(device=x.device).manual_seed(seed)
+            signs = torch.randint(0, 2, x.shape, generator=generator, device=x.device, dtype=torch.int8)
+            moved[name] = x * (1 + (signs.to(x.dtype) * 2 - 1) * 2.0**-24)
+            seed += 1
+        else:
+            moved[name] = x
+    return {name: (value - values[name]).abs() for name, value in reference(moved).items()}
+
+
+# blocks ---------------------------------------------------------------------------------------------------------------
+
+
+def _matrix(x: torch.Tensor) -> torch.Tensor:
+    return x.reshape(1, 1) if x.ndim == 0 else x[:, None] if x.ndim == 1 else x.flatten(1)
+
+
+def _chunks(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+    """The same rows of every tensor, in fp64, a few at a time."""
+    matrices = [_matrix(x) for x in tensors]
+    rows, columns = matrices[0].shape
+    step = max(1, CHUNK // max(columns, 1))
+    for first in range(0, rows, step):
+        yield tuple(x[first : first + step].to(torch.float64) for x in matrices)
+
+
+def _blocks(*tensors: torch.Tensor) -> Iterator[tuple[int, int, tuple[torch.Tensor, ...]]]:
+    """(first row, rows per block, the tensors as (blocks, elements) in fp64).
+
+    A block is the fewest whole rows with at least `BLOCK` elements; what is left at the end is a block of its own.
+    """
+    matrices = [_matrix(x) for x in tensors]
+    rows, columns = matrices[0].shape
+    if not rows or not columns:
+        return
+    per = -(-BLOCK // columns)
+    step = max(1, CHUNK // (columns * per)) * per
+    whole = rows - rows % per
+    for first in range(0, whole, step):
+        last = min(first + step, whole)
+        yield first, per, tuple(x[first:last].to(torch.float64).reshape(-1, per * columns) for x in matrices)
+    if whole < rows:
+        yield whole, rows - whole, tuple(x[whole:].to(torch.float64).reshape(1, -1) for x in matrices)
+
+
+def _rms(x: torch.Tensor) -> torch.Tensor:
+    return x.square().mean(1).sqrt()
+
+
+def _abs_max(x: torch.Tensor) -> torch.Tensor:
+    return _plain(x).abs().amax() if x.numel() else x.new_zeros(())
+
+
+def _plain(x: torch.Tensor) -> torch.Tensor:
+    """With zeros where a value is not finite."""
+    return x.nan_to_num(0, 0, 0)
+
+
+def _scale(x: torch.Tensor) -> float:
+    """RMS of the finite values."""
+    total = sum(float(_plain(c).square().sum()) for (c,) in _chunks(x))
+    return math.sqrt(total / max(x.numel(), 1))
+
+
+def _ulps(x: torch.Tensor, dtype: str) -> torch.Tensor:
+    size = x.clamp_min(torch.finfo(getattr(torch, dtype)).smallest_normal)
+    return torch.ldexp(torch.ones_like(size), torch.frexp(size).exponent - PRECISION[dtype])
+
+
+def _masks_differ(c: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
+    """Per block, whether NaN or an infinity is where the other has none."""
+    differs = torch.isnan(c) != torch.isnan(r)
+    differs |= torch.isposinf(c) != torch.isposinf(r)
+    return (differs | (torch.isneginf(c) != torch.isneginf(r))).any(1)
+
+
+def _as_stored(c: torch.Tensor, r: torch.Tensor, stored: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Candidate and reference as far as masks are concerned: the reference overflows where the stored dtype does.
+
+    Where that is within a few roundings of overflowing, either is right. fp8 stores saturate.
+    """
+    largest = torch.finfo(getattr(torch, stored)).max
+    slack = 2.0 ** (2 - PRECISION[stored])
+    finite = torch.isfinite(r)
+    edge = finite & (r.abs() > largest * (1 - slack)) & (r.abs() < largest * (1 + slack))
+    if not stored.startswith("float8"):
+        r = torch.where(finite & (r.abs() > largest), torch.sign(r) * math.inf, r)
+    return torch.where(edge, 0, c), torch.where(edge, 0, r)
+
+
+def _refused(why: Why, detail: str) -> Comparison:
+    return Comparison(False, why, 0, 0, None, math.inf, 0.0, math.inf, 0.0, None, None, 0.0, detail)
+
+
+class _Worst:
+    """Gathers blocks and keeps the worst one."""
+
+    def __init__(self) -> None:
+        self.blocks = self.bad = 0
+        self.rows: tuple[int, int] | None = None
+        self.has_nonfinite = False
+        self.worst: tuple[float, ...] = (-1.0, 0.0, 0.0, 0.0, 0.0, math.nan, math.nan)
+
+    def _mark(self, first: int, last: int, count: int) -> None:
+        self.bad += count
+        self.rows = (min(first, self.rows[0]), max(last, self.rows[1])) if self.rows else (first, last)
+
+    def nonfinite(self, first: int, rows: int, differs: torch.Tensor) -> None:
+        if bool(differs.any()):
+            self.has_nonfinite = True
+            where = differs.nonzero()[:, 0]
+            self._mark(first + int(where[0]) * rows, first + (int(where[-1]) + 1) * rows, int(differs.sum()))
+
+    def add(
+        self,
+        first: int,
+        rows: int,
+        max_error: torch.Tensor,
+        max_allowed: torch.Tensor,
+        rms_error: torch.Tensor,
+        rms_allowed: torch.Tensor,
+        t_max: torch.Tensor | None,
+        t_rms: torch.Tensor | None,
+    ) -> None:
+        tiny = 5e-324
+        ratio = torch.maximum(max_error / max_allowed.clamp_min(tiny), rms_error / rms_allowed.clamp_min(tiny))
+        bad = (max_error > max_allowed) | (rms_error > rms_allowed)
+        self.blocks += len(ratio)
+        if bool(bad.any()):
+            where = bad.nonzero()[:, 0]
+            self._mark(first + int(where[0]) * rows, first + (int(where[-1]) + 1) * rows, int(bad.sum()))
+        at = int(ratio.argmax())
+        if float(ratio[at]) > self.worst[0]:
+            picked = (max_error, max_allowed, rms_error, rms_allowed)
+            self.worst = (
+                float(ratio[at]),
+                *(float(x[at]) for x in picked),
+                math.nan if t_max is None else float(t_max[at]),
+                math.nan if t_rms is None else float(t_rms[at]),
+            )
+
+    def result(self, scale: float) -> Comparison:
+        _, max_error, max_allowed, rms_error, rms_allowed, t_max, t_rms = self.worst
+        why: Why = "nonfinite" if self.has_nonfinite else "values" if self.bad else ""
+        detail = "NaN or infinity where the reference has none, or the other way round" if self.has_nonfinite else ""
+        return Comparison(
+            not why, why, self.blocks, self.bad, self.rows, max_error, max_allowed, rms_error, rms_allowed,
+            None if math.isnan(t_max) else t_max, None if math.isnan(t_rms) else t_rms, scale, detail,
+        )  # fmt: skip

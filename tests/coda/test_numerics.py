@@ -1,0 +1,179 @@
+"""The tolerance rule: honest kernels pass every time, and each way of being wrong fails every time."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from coda import numerics
+from coda.numerics import exact, response, ulp, within
+
+pytestmark = pytest.mark.interp
+
+M, N, K = 48, 80, 192
+
+
+def gemm(seed: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    a = torch.randn(M, K, generator=g, dtype=torch.float64).to(dtype)
+    b = (torch.randn(K, N, generator=g, dtype=torch.float64) / math.sqrt(K)).to(dtype)
+    a64, b64 = a.double(), b.double()
+    reference = a64 @ b64
+    noise = response(lambda x: {"y": x["a"] @ x["b"]}, {"a": a64, "b": b64}, {"y": reference}, seed=seed)["y"]
+    return {"a": a, "b": b, "reference": reference, "trusted": (a.float() @ b.float()).to(dtype), "noise": noise}
+
+
+def other_order(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """An honest fp32 accumulation that is as unlucky as can be: strictly sequential."""
+    acc = torch.zeros(a.shape[0], b.shape[1])
+    for k in range(a.shape[1]):
+        acc += a[:, k : k + 1].float() * b[k : k + 1].float()
+    return acc
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_honest_kernels_pass_for_every_seed(dtype: str) -> None:
+    for seed in range(60):  # X49: an honest kernel that fails one seed in a hundred is a broken rule
+        g = gemm(seed, getattr(torch, dtype))
+        honest = other_order(g["a"], g["b"]).to(getattr(torch, dtype))
+        found = within(honest, g["trusted"], g["reference"], working=dtype, noise=g["noise"], length=K)
+        assert found.ok, (seed, found)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("factor", [1.01, 0.99])
+def test_one_per_cent_fails_for_every_seed(dtype: str, factor: float) -> None:
+    for seed in range(30):
+        g = gemm(seed, getattr(torch, dtype))
+        wrong = (g["reference"] * factor).to(getattr(torch, dtype))
+        assert not within(wrong, g["trusted"], g["reference"], working=dtype, noise=g["noise"], length=K).ok
+
+
+def test_a_poor_baseline_does_not_loosen_the_rule() -> None:
+    g = gemm(1, torch.bfloat16)
+    poor = (g["reference"] * 1.3).to(torch.bfloat16)
+    wrong = (g["reference"] * 1.01).to(torch.bfloat16)
+    assert not within(wrong, poor, g["reference"], working="bfloat16", noise=g["noise"], length=K).ok
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_low_precision_accumulation_fails(dtype: str) -> None:
+    working = getattr(torch, dtype)
+    g = gemm(2, working)
+    acc = torch.zeros(M, N, dtype=working)
+    for k in range(K):
+        acc = (acc.double() + g["a"][:, k : k + 1].double() * g["b"][k : k + 1].double()).to(working)
+    assert not within(acc, g["trusted"], g["reference"], working=dtype, noise=g["noise"], length=K).ok
+
+
+def test_tf32_products_fail_in_fp32() -> None:
+    g = gemm(3, torch.float32)
+    short = [(x.view(torch.int32) & ~0x1FFF).view(torch.float32) for x in (g["a"], g["b"])]
+    found = within(short[0] @ short[1], g["trusted"], g["reference"], working="float32", noise=g["noise"], length=K)
+    assert not found.ok
+
+
+def test_a_small_row_does_not_hide_behind_a_large_one() -> None:
+    g = gemm(4, torch.bfloat16)
+    scale = torch.ones(M, 1, dtype=torch.float64)
+    scale[7] = 1e-4
+    reference, trusted, noise = g["reference"] * scale, (g["trusted"].double() * scale).bfloat16(), g["noise"] * scale
+    wrong = reference.bfloat16()
+    wrong[7] = 0
+    found = within(wrong, trusted, reference, working="bfloat16", noise=noise, length=K)
+    assert (found.why, found.bad_blocks, found.bad_rows) == ("values", 1, (7, 8))
+    assert not exact(wrong.double(), reference).ok
+
+
+def test_one_wrong_element_at_the_end_fails() -> None:
+    g = gemm(5, torch.bfloat16)
+    wrong = g["reference"].bfloat16()
+    wrong[-1, -1] += 0.2
+    assert within(wrong, g["trusted"], g["reference"], working="bfloat16", noise=g["noise"], length=K).bad_rows == (M - 1, M)
+
+
+def test_either_or_is_not_the_rule() -> None:
+    """X42: an absolute error of 1e-2 on values of 1e-2."""
+    reference = torch.full((64, 64), 0.01, dtype=torch.float64)
+    trusted = reference.bfloat16()
+    assert not within(torch.full((64, 64), 0.02).bfloat16(), trusted, reference, working="bfloat16").ok
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_nonfinite_where_the_reference_is_finite(bad: float) -> None:
+    g = gemm(6, torch.bfloat16)
+    wrong = g["reference"].bfloat16()
+    wrong[3, 3] = bad
+    found = within(wrong, g["trusted"], g["reference"], working="bfloat16", noise=g["noise"], length=K)
+    assert (found.ok, found.why, found.bad_rows, found.ratio) == (False, "nonfinite", (3, 4), math.inf)
+    assert exact(wrong.double(), g["reference"]).why == "nonfinite"
+
+
+def test_nonfinite_where_the_reference_is_too() -> None:
+    reference = torch.full((2, 64), math.inf, dtype=torch.float64)
+    reference[1] = math.nan
+    right = reference.float()
+    assert within(right, right, reference, working="float32").ok
+    assert within(-right, right, reference, working="float32").why == "nonfinite"  # the sign of an infinity counts
+    assert within(torch.zeros(2, 64), right, reference, working="float32").why == "nonfinite"
+
+
+def test_overflow_of_the_stored_dtype_is_expected_and_its_edge_is_free() -> None:
+    reference = torch.full((2, 64), 1e6, dtype=torch.float64)
+    right = reference.half()
+    assert within(right, right, reference, working="float16").ok
+    assert within(torch.full((2, 64), 65504.0).half(), right, reference, working="float16").why == "nonfinite"
+    edge = torch.full((1, 64), 65520.0, dtype=torch.float64)
+    largest = torch.full((1, 64), 65504.0).half()
+    assert within(largest, largest, edge, working="float16").ok
+    assert within(edge.half(), largest, edge, working="float16").ok
+
+
+def test_shape_and_dtype_come_before_values() -> None:
+    g = gemm(7, torch.bfloat16)
+    args = (g["trusted"], g["reference"])
+    assert within(g["trusted"].T, *args, working="bfloat16").why == "shape"
+    assert within(g["trusted"].float(), *args, working="bfloat16").why == "dtype"
+    with pytest.raises(ValueError, match="differ in shape"):
+        within(g["trusted"], g["trusted"][:1], g["reference"], working="bfloat16")
+
+
+def test_vectors_are_judged_in_blocks_of_64() -> None:
+    reference = torch.linspace(1, 2, 200, dtype=torch.float64)
+    wrong = reference.float()
+    wrong[130:140] *= 1.001
+    found = within(wrong, reference.float(), reference, working="float32")
+    assert (found.blocks, found.bad_blocks, found.bad_rows) == (4, 1, (128, 192))
+
+
+def test_chunking_does_not_change_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    g = gemm(8, torch.bfloat16)
+    wrong = g["reference"].bfloat16()
+    wrong[10:12] *= 1.5
+    whole = within(wrong, g["trusted"], g["reference"], working="bfloat16", noise=g["noise"], length=K)
+    monkeypatch.setattr(numerics, "CHUNK", 3 * N)
+    assert within(wrong, g["trusted"], g["reference"], working="bfloat16", noise=g["noise"], length=K) == whole
+
+
+def test_exact_takes_another_order_and_refuses_another_formula() -> None:
+    x = torch.randn(30, 50, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    total = x.sum(1)
+    assert exact(x.flip(1).cumsum(1)[:, -1], total).ok
+    assert not exact(total * (1 + 1e-7), total).ok
+    assert exact(x[:0], x[:0]).ok
+    assert exact(torch.full((4,), 1e-17, dtype=torch.float64), torch.tensor([0.0, 0, 0, 1], dtype=torch.float64)).ok is False
+    assert exact(torch.zeros(4, dtype=torch.float64), torch.zeros(4, dtype=torch.float64)).ok
+
+
+@pytest.mark.parametrize(("x", "dtype", "expected"), [(1.0, "bfloat16", 2**-7), (1.99, "float16", 2**-10), (-4.0, "float32", 2**-21)])
+def test_ulp(x: float, dtype: str, expected: float) -> None:
+    assert ulp(x, dtype) == expected
+
+
+def test_the_response_is_the_cost_of_rounding_the_inputs() -> None:
+    g = gemm(9, torch.float32)
+    size = (g["a"].double().square() @ g["b"].double().square()).sqrt()
+    ratio = float(g["noise"].square().mean().sqrt() / size.square().mean().sqrt() / 2**-24)
+    assert 1.2 < ratio < 1.7  # √2: both factors of every product
