@@ -49,7 +49,6 @@ class Turn:
         self._on_text = on_text
         self._texts: dict[int, list[str]] = {}
         self._tools: dict[int, list[str]] = {}
-        self._closed: set[int] = set()
         self._received = 0
         self._complete = False
         self._counts: dict[str, int] = {}
@@ -72,14 +71,12 @@ class Turn:
                 self._open(event.index, event.content_block)
             case "content_block_delta":
                 self._add(event.index, event.delta)
-            case "content_block_stop":
-                self._closed.add(event.index)
             case "message_delta":
                 self._stop(event)
             case "message_stop":
                 self._complete = True
             case _:
-                pass  # pings, and events added since: none of them carries a kernel
+                pass  # the ends of blocks, pings, and events added since: none of them carries a kernel
 
     def end(self) -> None:
         """The stream is over; a message that is not was cut off by the connection."""
@@ -173,10 +170,7 @@ class Turn:
         truncated = self._stop_reason in TRUNCATED
         if not self._tools:
             return read_reply(text, truncated=truncated)
-        last = max(self._tools)
-        if truncated and last not in self._closed:
-            return read_reply("", truncated=True)
-        outcome = _read_input("".join(self._tools[last]), notes)
+        outcome = _read_input("".join(self._tools[max(self._tools)]), notes)
         # A tool input that ends where the limit struck is a truncation, whatever else it looks like.
         return read_reply("", truncated=True) if truncated and isinstance(outcome, Problem) else outcome
 

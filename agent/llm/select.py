@@ -22,7 +22,7 @@ from pydantic import SecretStr
 from ..errors import ProviderMisused, UnknownProvider
 from ..settings import Settings
 from . import replay
-from .anthropic import AnthropicLLM, check_key
+from .anthropic import AnthropicLLM
 from .folder import FolderLLM
 from .protocol import LLM
 from .scripted import ScriptedLLM
@@ -118,4 +118,4 @@ def select(
         case "scripted":
             return ScriptedLLM.from_file(Path(argument).expanduser())
         case _:
-            return AnthropicLLM(check_key(key), timeout_s=timeout_s, max_retries=max_retries)
+            return AnthropicLLM(key, timeout_s=timeout_s, max_retries=max_retries)
