@@ -12,7 +12,13 @@ are for what stops the command: a wrong flag, a missing key, a machine that cann
     │   ├── ProviderMisused         2  --llm names one, but its argument makes no sense
     │   ├── PriceUnknown            2  --max-cost with a model whose price is not known
     │   ├── UnknownTask             2  no task of that name; near ones are listed
-    │   └── InvalidTask             2  a task file that cannot be used
+    │   ├── InvalidTask             2  a task file that cannot be used
+    │   ├── UnknownRun              2  no run folder of that name
+    │   └── RunMismatch             2  a run cannot be resumed as another task
+    ├── RunLocked                   5  another process works on this run
+    ├── RunDamaged                  5  a run folder that cannot be read
+    ├── TaskRefused                 4  the judge found the task itself at fault
+    ├── JudgeUnavailable            5  the judge could not do its work on this machine
     └── LLMError                    6  no usable answer could be had from the language model
         ├── MissingKey              6  no API key
         ├── LLMRefusedCredentials   6  the key was not accepted, or may not use this model
@@ -185,3 +191,43 @@ class InvalidTask(UsageError):
     """A task file whose card or shapes cannot be used."""
 
     code = "invalid-task"
+
+
+# ---- runs ------------------------------------------------------------------------------------------------------------
+
+
+class UnknownRun(UsageError):
+    """No run folder of that name."""
+
+    code = "unknown-run"
+
+
+class RunMismatch(UsageError):
+    """A run cannot be resumed as something else: another task, or a task that has changed since."""
+
+    code = "run-mismatch"
+
+
+class RunLocked(AgentError):
+    """Another process works on this run."""
+
+    code = "run-locked"
+
+
+class RunDamaged(AgentError):
+    """A run folder that cannot be read."""
+
+    code = "run-damaged"
+
+
+class TaskRefused(AgentError):
+    """The judge found the task itself at fault, not a candidate."""
+
+    code = "task-refused"
+    exit_code = 4
+
+
+class JudgeUnavailable(AgentError):
+    """The judge could not do its work on this machine; never counted against a candidate."""
+
+    code = "judge-unavailable"
