@@ -14,11 +14,15 @@ are for what stops the command: a wrong flag, a missing key, a machine that cann
     │   ├── UnknownTask             2  no task of that name; near ones are listed
     │   ├── InvalidTask             2  a task file that cannot be used
     │   ├── UnknownRun              2  no run folder of that name
-    │   └── RunMismatch             2  a run cannot be resumed as another task
+    │   ├── RunMismatch             2  a run cannot be resumed as another task
+    │   ├── UnknownSubject          2  no run, kernel, task or example of that name
+    │   └── NotConfirmed            2  a question was not answered with yes
     ├── RunLocked                   5  another process works on this run
     ├── RunDamaged                  5  a run folder that cannot be read
     ├── TaskRefused                 4  the judge found the task itself at fault
     ├── JudgeUnavailable            5  the judge could not do its work on this machine
+    ├── KernelDamaged               5  a kept kernel whose files cannot be read
+    ├── PromotionRefused            4  a kernel does not have what a promotion needs
     └── LLMError                    6  no usable answer could be had from the language model
         ├── MissingKey              6  no API key
         ├── LLMRefusedCredentials   6  the key was not accepted, or may not use this model
@@ -231,3 +235,36 @@ class JudgeUnavailable(AgentError):
     """The judge could not do its work on this machine; never counted against a candidate."""
 
     code = "judge-unavailable"
+
+
+# ---- kernels that are reviewed, promoted, compared -------------------------------------------------------------------
+
+
+class UnknownSubject(UsageError):
+    """Nothing of that name: no run, no kept kernel, no task, no example."""
+
+    code = "unknown-subject"
+
+    def __init__(self, text: str, *, kinds: str, near: tuple[str, ...] = (), hint: str = "") -> None:
+        self.near = near
+        close = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+        super().__init__(f"no {kinds} is called {text!r}", hint=(close + hint).strip())
+
+
+class NotConfirmed(UsageError):
+    """A question was not answered with yes."""
+
+    code = "not-confirmed"
+
+
+class KernelDamaged(AgentError):
+    """A kept kernel whose files cannot be read."""
+
+    code = "kernel-damaged"
+
+
+class PromotionRefused(AgentError):
+    """A kernel does not have what a promotion needs."""
+
+    code = "promotion-refused"
+    exit_code = 4
