@@ -1,0 +1,210 @@
+"""Gate `algebra`: is it the right formula? fp64 on a CPU, so that nothing but the formula can differ.
+
+    check       one program against its task: every distribution × visible and hidden sizes, then calculus for gradients
+    reference   the task's reference in fp64
+    compare     the comparison of one case (shared with the spec lint: what the lint's mutants must not survive)
+    work        the worker's entry: program JSON and task name in, evidence out
+
+Sizes and seeds are drawn per run (`sizes.hidden`, `inputs.draw`). For a gradient, two checks need no reference: outputs
+named linear are linear in the upstream gradient, and <output, d> is the directional derivative of the forward function
+along d by central differences. The process is our own code on data; it is bounded in time all the same.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from coda.errors import CodaError
+from coda.numerics import Comparison, exact
+
+from ..records import Status
+from ..task import Dims, Gradient, Task
+from . import inputs as draws
+from .patterns import describe
+from .sizes import hidden, small_shapes
+from .subject import Subject, load_task
+
+STEP = 1e-5
+"""Of central differences, relative to the size of the input."""
+DIFFERENCE = 2e-6
+"""What a directional derivative may be off by, relative to |output|·|direction|: truncation is about STEP²."""
+LINEAR = 1e-9
+
+
+@dataclass(frozen=True)
+class Case:
+    """One set of inputs."""
+
+    where: str
+    """smoke, ragged, tiny, near or far: never sizes, the author sees this word."""
+    dims: Dims
+    distribution: str
+    seed: int
+
+
+@dataclass
+class Findings:
+    """What a run of checks found."""
+
+    cases: int = 0
+    worst: dict[str, float] = field(default_factory=dict)
+    """Output -> largest error, relative to its block."""
+    status: Status = Status.PASS
+    reason: str = ""
+    failures: list[dict[str, Any]] = field(default_factory=list)
+    skipped: int = 0
+    checks: dict[str, float] = field(default_factory=dict)
+    """Calculus checks: name -> largest relative deviation."""
+
+    def fail(self, status: Status, reason: str, **failure: Any) -> None:
+        """Keep the first status and every failure."""
+        if self.status is Status.PASS:
+            self.status, self.reason = status, reason
+        self.failures.append({"status": str(status), **failure})
+
+
+def reference(task: Task, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """The task's reference on fp64 values, with the task's output names."""
+    found = task.reference(**draws.upcast(inputs))
+    return {o.name: found[o.name] for o in task.outputs}
+
+
+def compare(candidate: Mapping[str, torch.Tensor], right: Mapping[str, torch.Tensor]) -> dict[str, Comparison]:
+    """Every output of one case against the right answer."""
+    return {name: exact(candidate[name], value) for name, value in right.items()}
+
+
+def cases(task: Task, seed: int, rng: random.Random) -> Iterator[Case]:
+    """Every distribution on one visible and on every hidden size, and `normal` on all visible ones."""
+    visible, secret = small_shapes(task), hidden(task, rng)
+    for at, (where, dims) in enumerate(visible):
+        yield Case(where, dims, "normal", draws.subseed(seed, "visible", at))
+    for at, distribution in enumerate(task.distributions):
+        for where, dims in (visible[at % len(visible)], *secret):
+            yield Case(where, dims, distribution, draws.subseed(seed, where, distribution))
+
+
+def check(subject: Subject, *, seed: int, seconds: float = 60.0) -> Findings:
+    """Run every case; after the first failing output of a case the rest still run, so that the failure's pattern is known."""
+    task, found = subject.task, Findings()
+    started = time.monotonic()
+    for case in cases(task, seed, random.Random(draws.subseed(seed, "sizes"))):
+        if time.monotonic() - started > seconds:
+            found.fail(Status.TIMEOUT, f"the fp64 cases did not end within {seconds:g} s")
+            return found
+        _case(subject, case, found)
+        if len(found.failures) >= 8:
+            break
+    if not found.cases and not found.failures:
+        found.fail(Status.INVALID_SPEC, f"{task.id}: the reference accepts none of the sizes that its shapes imply")
+    if task.gradient is not None and found.status is Status.PASS:
+        for at, (_, dims) in enumerate(small_shapes(task)[:3]):
+            _calculus(subject, task.gradient, dims, draws.subseed(seed, "calculus", at), found)
+    return found
+
+
+def _case(subject: Subject, case: Case, found: Findings) -> None:
+    inputs = draws.draw(subject.task, case.dims, seed=case.seed, distribution=case.distribution)
+    try:
+        right = reference(subject.task, inputs)
+    except (RuntimeError, ValueError, IndexError):
+        found.skipped += 1  # hidden sizes are guesses at what the task allows; visible ones are linted
+        return
+    found.cases += 1
+    labels = {"where": case.where, "distribution": case.distribution}
+    try:
+        values = subject.reference(inputs)
+    except (CodaError, RuntimeError) as error:
+        what = getattr(error, "what", None) or f"{type(error).__name__}: {error}"
+        found.fail(Status.RUNTIME_ERROR, f"the kernel does not run at {case.where} sizes: {what}", pattern="error", **labels)
+        return
+    for name, comparison in compare(values, right).items():
+        if comparison.why != "shape":
+            size = comparison.max_allowed / 1e-9 if comparison.max_allowed else 0.0
+            error = comparison.max_error / size if size else comparison.max_error
+            found.worst[name] = max(found.worst.get(name, 0.0), error if math.isfinite(error) else 1e308)
+        if comparison.ok:
+            continue
+        status = {"shape": Status.WRONG_SHAPE, "nonfinite": Status.NONFINITE}.get(comparison.why, Status.WRONG_VALUES)
+        seen = describe(values[name], right[name], inputs=inputs, outputs=right, dims=case.dims, name=name)
+        found.fail(status, f"output {name!r} differs from the reference: {seen.text}", output=name, **seen.to_dict(), **labels)
+
+
+# calculus -------------------------------------------------------------------------------------------------------------
+
+
+def _calculus(subject: Subject, gradient: Gradient, dims: Dims, seed: int, found: Findings) -> None:
+    task = subject.task
+    first = draws.draw(task, dims, seed=draws.subseed(seed, 1))
+    second = draws.draw(task, dims, seed=draws.subseed(seed, 2))[gradient.upstream]
+    _linearity(subject, gradient, first, second, found)
+    _differences(subject, gradient, gradient.consistent(dict(first)), draws.subseed(seed, 3), found)
+
+
+def _linearity(subject: Subject, gradient: Gradient, inputs: dict[str, Any], other: torch.Tensor, found: Findings) -> None:
+    """f(u + 3v) = f(u) + 3·f(v) for outputs named linear, statistics of the upstream recomputed for each."""
+    u = inputs[gradient.upstream]
+
+    def at(upstream: torch.Tensor) -> dict[str, torch.Tensor]:
+        return subject.reference(gradient.consistent({**inputs, gradient.upstream: upstream}))
+
+    one, two, both = at(u), at(other), at(u + 3 * other)
+    for name in gradient.linear:
+        expected = one[name] + 3 * two[name]
+        off = _relative(both[name] - expected, expected)
+        key = f"linear {name}"
+        found.checks[key] = max(found.checks.get(key, 0.0), off)
+        if off > LINEAR:
+            text = f"not linear in {gradient.upstream}, as a gradient must be"
+            found.fail(Status.WRONG_VALUES, f"output {name!r} is {text}", output=name, pattern="not linear", text=text)
+
+
+def _differences(subject: Subject, gradient: Gradient, inputs: dict[str, Any], seed: int, found: Findings) -> None:
+    values = subject.reference(inputs)
+    generator = torch.Generator().manual_seed(seed)
+    upstream = inputs[gradient.upstream]
+    for name, wrt in gradient.wrt.items():
+        x = inputs[wrt]
+        direction = torch.randn(x.shape, generator=generator, dtype=torch.float64)
+        step = STEP * max(float(x.abs().mean()), 1e-3)
+        plus, minus = (gradient.forward(**{**inputs, wrt: x + sign * step * direction}) for sign in (1, -1))
+        measured = float((upstream * (plus - minus)).sum()) / (2 * step)
+        claimed = float((values[name] * direction).sum())
+        size = float(values[name].norm()) * float(direction.norm()) / math.sqrt(max(direction.numel(), 1))
+        off = abs(measured - claimed) / max(size, abs(measured), 1e-12)
+        key = f"gradient {name}"
+        found.checks[key] = max(found.checks.get(key, 0.0), off)
+        if off > DIFFERENCE:
+            text = f"not the derivative of the forward function with respect to {wrt}"
+            found.fail(Status.WRONG_VALUES, f"output {name!r} is {text}", output=name, pattern="not a gradient", text=text)
+
+
+def _relative(difference: torch.Tensor, size: torch.Tensor) -> float:
+    scale = float(size.abs().max()) if size.numel() else 0.0
+    worst = float(difference.abs().max()) if difference.numel() else 0.0
+    return worst / scale if scale else worst
+
+
+# worker ---------------------------------------------------------------------------------------------------------------
+
+
+def work(payload: dict[str, Any]) -> dict[str, Any]:
+    """{"program", "task", "seed", "seconds"} -> status, reason and evidence."""
+    subject = Subject.read(payload["program"], load_task(payload["task"]))
+    found = check(subject, seed=payload["seed"], seconds=payload["seconds"])
+    evidence = {
+        "cases": found.cases,
+        "skipped": found.skipped,
+        "gemms": subject.gemms,
+        "max_error": dict(found.worst),
+        "checks": dict(found.checks),
+        "failures": found.failures[:8],
+    }
+    return {"status": str(found.status), "reason": found.reason, "evidence": evidence}

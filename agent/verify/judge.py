@@ -1,0 +1,265 @@
+"""The judge: one candidate, one task, gates in order, one verdict.
+
+    verdict = judge(source, task)              # static, trace, algebra, compile, numerics, bench
+    Limits      seconds of every gate
+    Options     which gates, target architecture, dtypes, an author's schedule
+    Progress    what `on_progress` hears: a gate starts, a gate has ended with its record
+
+The first gate that refuses ends it; later ones are NOT_RUN and say which gate stopped them. `judge` never raises for anything a
+candidate does. It knows neither who wrote the candidate nor how, so a person's kernel is judged by the same code. Everything
+that runs a candidate's code or program runs in a process of its own with a deadline: `static` reads, `trace` runs the source
+once (`tracer.py`), the other gates run our code on the traced program in workers (`worker.py`).
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import Field, JsonValue
+
+from coda.errors import CodaError
+from coda.problem import Schedule
+
+from ..records import GATES, Environment, GateName, GateRecord, Record, Status, Verdict, overall
+from ..task import Task
+from . import static, tracer
+from .inputs import run_seed
+from .subject import Subject, interface, task_ref
+from .worker import WorkerOutcome, run_worker
+
+
+class Limits(Record):
+    """Seconds that each gate may take, enforced from outside its process."""
+
+    trace_s: float = Field(default=10.0, gt=0)
+    algebra_s: float = Field(default=120.0, gt=0)
+    compile_s: float = Field(default=180.0, gt=0)
+    """Per backend."""
+    numerics_s: float = Field(default=300.0, gt=0)
+    bench_s: float = Field(default=600.0, gt=0)
+    health_s: float = Field(default=60.0, gt=0)
+    """Of the probe that decides whether a GPU can be used."""
+    memory_mb: int | None = None
+    """Of each worker."""
+
+
+class Options(Record):
+    """What is asked of the judge."""
+
+    gates: tuple[GateName, ...] = GATES  # type: ignore[assignment]
+    """The others are NOT_RUN with the reason "not asked for"."""
+    arch: str = "sm_90"
+    """What `compile` compiles for where there is no GPU."""
+    backends: tuple[str, ...] = ()
+    """Fused backends to try; empty: all that there are."""
+    schedule: dict[str, JsonValue] | None = None
+    """Submitted by the author with the source."""
+    bench_shapes: tuple[dict[str, int], ...] = ()
+    """Empty: the task's benchmark shapes."""
+    bench_rounds: int = Field(default=25, ge=3)
+    device: bool = True
+    """Whether a GPU may be used."""
+
+
+class Progress(Record):
+    """What `on_progress` hears."""
+
+    gate: GateName
+    state: str
+    """started or finished."""
+    record: GateRecord | None = None
+
+
+@dataclass
+class Run:
+    """One judgement under way: what gates share."""
+
+    source: str
+    task: Task
+    options: Options
+    limits: Limits
+    seeds: dict[str, int]
+    gpu: str | None = None
+    program_json: str | None = None
+    subject: Subject | None = None
+    schedule: Schedule | None = None
+
+    def payload(self, gate: str, **more: Any) -> dict[str, Any]:
+        """What every worker gets."""
+        schedule = self.schedule.to_dict() if self.schedule else None
+        common = {"program": self.program_json, "task": task_ref(self.task), "seed": self.seeds[gate], "schedule": schedule}
+        return {**common, **more}
+
+
+Gate = Callable[[Run], GateRecord]
+
+
+def judge(
+    source: str | bytes,
+    task: Task,
+    *,
+    options: Options | None = None,
+    limits: Limits | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Verdict:
+    """Judge the text of a kernel file. See the module's docstring."""
+    options, limits = options or Options(), limits or Limits()
+    text = source if isinstance(source, str) else source.decode("utf-8", "surrogateescape")
+    run = Run(text, task, options, limits, {gate: run_seed() for gate in GATES})
+    tell = on_progress or (lambda progress: None)
+    records: list[GateRecord] = []
+    sha, stopped = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(), ""
+    for name, gate in _gates().items():
+        if stopped or name not in options.gates:
+            records.append(GateRecord.not_run(name, stopped or "not asked for"))
+            continue
+        tell(Progress(gate=name, state="started"))
+        record = _timed(name, gate, run)
+        tell(Progress(gate=name, state="finished", record=record))
+        records.append(record)
+        if record.status.refuses:
+            stopped = f"{name} ended with {record.status}"
+        elif record.status is Status.NOT_RUN and name in ("static", "trace"):
+            stopped = f"{name} did not run"
+    return _verdict(run, sha, records)
+
+
+def _gates() -> dict[GateName, Gate]:
+    from .bench import gate as bench
+    from .compile import gate as compile_
+    from .numerics import gate as numerics
+
+    return {"static": _static, "trace": _trace, "algebra": _algebra, "compile": compile_, "numerics": numerics, "bench": bench}
+
+
+def _timed(name: GateName, gate: Gate, run: Run) -> GateRecord:
+    if name not in ("static", "trace") and run.subject is None:
+        return GateRecord.not_run(name, "there is no traced program")
+    started = time.monotonic()
+    try:
+        record = gate(run)
+    except Exception as error:  # noqa: BLE001 - a bug of the judge is never a candidate's failure, nor its pass
+        message = f"the judge failed: {type(error).__name__}: {error}"[:1000]
+        record = GateRecord(name=name, status=Status.INFRA_ERROR, reason=message, evidence={"error": message})
+    if record.status is Status.NOT_RUN:
+        return record
+    return record.model_copy(update={"seconds": round(time.monotonic() - started, 3)})
+
+
+def _verdict(run: Run, sha: str, records: Sequence[GateRecord]) -> Verdict:
+    gates = tuple(records)
+    failed = next((g.name for g in gates if g.status.refuses), None)
+    ran = {g.name for g in gates if g.status is not Status.NOT_RUN}
+    traced = run.subject is not None
+    return Verdict(
+        task=run.task.id,
+        task_digest=run.task.digest,
+        source_sha256=sha,
+        program_digest=run.subject.program.digest if run.subject else None,
+        program_json=run.program_json if traced else None,
+        kind=run.subject.kind if run.subject else None,
+        gates=gates,
+        status=overall(gates),
+        first_failure=failed,
+        seeds={name: seed for name, seed in run.seeds.items() if name in ran},
+        schedule=run.options.schedule if run.schedule else None,
+        environment=Environment.here(gpu=run.gpu, arch=run.options.arch),
+        created=datetime.datetime.now(datetime.UTC),
+    )
+
+
+# gates that need no worker of their own ---------------------------------------------------------------------------------
+
+
+def _static(run: Run) -> GateRecord:
+    report = static.check(run.source)
+    findings = [f.model_dump() for f in report.findings]
+    lines = report.source.count("\n") + 1
+    evidence: dict[str, JsonValue] = {"sha256": report.sha256, "lines": lines, "findings": findings}  # type: ignore[dict-item]
+    if report.ok:
+        run.source = report.source
+        return GateRecord(name="static", status=Status.PASS, evidence=evidence)
+    first = report.findings[0]
+    reason = f"line {first.line}: {first.message} [{first.rule}]"
+    return GateRecord(name="static", status=Status(report.status), reason=reason, evidence=evidence)
+
+
+def operand_dtypes(task: Task) -> dict[str, str]:
+    """ "int" or "float" of every tensor that a kernel names as a parameter."""
+    return {i.name: "int" if i.dtype == "int64" else "float" for i in task.inputs if i.role not in ("a", "b") and i.default is None}
+
+
+def _trace(run: Run) -> GateRecord:
+    """Run the source once, then compare the program's interface with the task's."""
+    limits = tracer.TraceLimits(wall_s=run.limits.trace_s)
+    outcome = tracer.trace(run.source, operand_dtypes=operand_dtypes(run.task), limits=limits)
+    ending = outcome.evidence.ending
+    used = {"seconds": ending.seconds, "cpu_s": ending.cpu_s, "max_rss_mb": ending.max_rss_mb, "leftovers": ending.leftovers}
+    evidence: dict[str, JsonValue] = {"process": used, "layers": list(outcome.evidence.layers)}  # type: ignore[dict-item]
+    if not outcome.ok or outcome.program_json is None:
+        error = outcome.error
+        assert error is not None
+        where = f"line {error.line}: " if error.line else ""
+        hint = f" Hint: {error.hint}" if error.hint else ""
+        record = GateRecord(
+            name="trace",
+            status=Status(outcome.status),
+            reason=f"{where}{error.message}{hint}",
+            evidence={**evidence, "error": error.model_dump()},
+        )
+        return record
+    subject = Subject.read(outcome.program_json, run.task)
+    wrong = interface(subject)
+    evidence |= {"program_digest": subject.program.digest, "kind": subject.kind, "gemms": subject.gemms}
+    status, reason = Status.PASS, ""
+    if wrong:
+        status, reason = wrong[0].status, "; ".join(w.message for w in wrong)
+        evidence["interface"] = [{"name": w.name, "status": str(w.status), "message": w.message} for w in wrong]
+    else:
+        status, reason = _schedule(run)
+    if status is Status.PASS:
+        run.subject, run.program_json = subject, outcome.program_json
+    return GateRecord(name="trace", status=status, reason=reason, evidence=evidence)
+
+
+def _schedule(run: Run) -> tuple[Status, str]:
+    """An author's schedule is data too; one that no kernel can have is refused here."""
+    if run.options.schedule is None:
+        return Status.PASS, ""
+    try:
+        run.schedule = Schedule.from_dict(run.options.schedule)
+    except (CodaError, TypeError) as error:
+        return Status.COMPILE_ERROR, f"the schedule is not valid: {error}"
+    return Status.PASS, ""
+
+
+def _algebra(run: Run) -> GateRecord:
+    seconds = run.limits.algebra_s
+    payload = run.payload("algebra", seconds=seconds * 0.8)
+    outcome = run_worker("agent.verify.algebra:work", payload, timeout_s=seconds, memory_mb=run.limits.memory_mb)
+    return from_worker("algebra", outcome)
+
+
+def from_worker(name: GateName, outcome: WorkerOutcome) -> GateRecord:
+    """A worker's {"status", "reason", "evidence"} as a record; its crash or hang is the gate's word."""
+    used: dict[str, JsonValue] = {"seconds": round(outcome.seconds, 3)}
+    if outcome.ending is not None:
+        used |= {"max_rss_mb": outcome.ending.max_rss_mb, "cpu_s": outcome.ending.cpu_s}
+    if outcome.result is not None:
+        result = outcome.result
+        status = Status(result["status"])
+        if status is Status.NOT_RUN:
+            return GateRecord.not_run(name, result["reason"])
+        return GateRecord(name=name, status=status, reason=result["reason"], evidence={**result["evidence"], "process": used})
+    error = outcome.error
+    assert error is not None
+    evidence: dict[str, JsonValue] = {"process": used, "error": {"code": error.code, "message": error.message[:2000]}}
+    if outcome.stderr_tail:
+        evidence["log_tail"] = outcome.stderr_tail[-2000:]
+    reason = f"{error.message[:500]} [{error.code}]"
+    return GateRecord(name=name, status=Status(outcome.status), reason=reason, evidence=evidence)
