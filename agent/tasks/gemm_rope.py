@@ -29,7 +29,8 @@ def baseline(
     cos_sin: Tensor,  # (M, N), cos and sin interleaved
 ) -> dict[str, Tensor]:
     """Projection and rotation in the working dtype."""
-    (even, odd), (cos, sin) = (x @ w).unflatten(1, (-1, 2)).unbind(-1), cos_sin.unflatten(1, (-1, 2)).unbind(-1)
+    z = x @ w
+    even, odd, cos, sin = z[:, 0::2], z[:, 1::2], cos_sin[:, 0::2], cos_sin[:, 1::2]
     return {"rotated": torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(1)}
 
 

@@ -32,7 +32,7 @@ def baseline(
 ) -> dict[str, Tensor]:
     """Scaled projection and rotation in the working dtype."""
     z = ((q @ w) * rstd[:, None]).to(q.dtype)
-    (even, odd), (cos, sin) = z.unflatten(1, (-1, 2)).unbind(-1), cos_sin.unflatten(1, (-1, 2)).unbind(-1)
+    even, odd, cos, sin = z[:, 0::2], z[:, 1::2], cos_sin[:, 0::2], cos_sin[:, 1::2]
     return {"rotated": torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(1)}
 
 
