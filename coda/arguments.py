@@ -25,12 +25,20 @@ def arguments(program: EpilogueProgram, args: Sequence[Any], operands: Mapping[s
         if name in bound:
             raise UnknownOperand(f"{program.name}: {name} was given twice")
         if name not in known and not (program.kind == "epilogue" and name in ("a", "b")):
-            raise UnknownOperand(f"{program.name} has no operand {name!r}", expected=", ".join(sorted(known)) or "none", hint=near(name, known))
+            raise UnknownOperand(
+                f"{program.name} has no operand {name!r}",
+                expected=", ".join(sorted(known)) or "none",
+                hint=near(name, known),
+            )
         bound[name] = value
     for o in program.operands:
         if o.default is not None:
             bound.setdefault(o.name, o.default)
-    missing = [n for n in (["a", "b"] if program.kind == "epilogue" else []) + [o.name for o in program.operands] if n not in bound]
+    missing = [
+        n
+        for n in (["a", "b"] if program.kind == "epilogue" else []) + [o.name for o in program.operands]
+        if n not in bound
+    ]
     if missing:
         raise MissingOperand(f"{program.name}: missing", got=", ".join(bound) or "nothing", expected=", ".join(missing))
     return bound

@@ -47,7 +47,9 @@ def dtype_name(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def bind(program: EpilogueProgram, args: Sequence[Any], operands: Mapping[str, Any], out: Mapping[str, Any] | None) -> Bound:
+def bind(
+    program: EpilogueProgram, args: Sequence[Any], operands: Mapping[str, Any], out: Mapping[str, Any] | None
+) -> Bound:
     """Check a call and allocate its outputs."""
     given = arguments(program, args, operands)
     tensors = {name: _tensor(program, name, x) for name, x in given.items()}
@@ -99,7 +101,9 @@ def _tensor(program: EpilogueProgram, name: str, x: Any) -> Any:
     scalar = name not in ("a", "b") and program.operand(name).kind is Kind.SCALAR
     if isinstance(x, torch.Tensor):
         if x.layout is not torch.strided or x.is_quantized or x.is_complex():
-            raise DTypeUnsupported(f"{program.name}: {name}", got=f"{x.layout} {x.dtype}", expected="a dense real tensor")
+            raise DTypeUnsupported(
+                f"{program.name}: {name}", got=f"{x.layout} {x.dtype}", expected="a dense real tensor"
+            )
         return x
     if scalar and isinstance(x, (int, float)) and not isinstance(x, bool):
         return x
@@ -119,15 +123,24 @@ def _sizes(program: EpilogueProgram, tensors: Mapping[str, Any]) -> tuple[int, i
     a, b = tensors["a"], tensors["b"]
     for name, x in (("a", a), ("b", b)):
         if x.ndim != 2:
-            raise ShapeMismatch(f"{program.name}: {name} is not a matrix", got=tuple(x.shape), hint="x.flatten(0, -2) folds batches into rows")
+            raise ShapeMismatch(
+                f"{program.name}: {name} is not a matrix",
+                got=tuple(x.shape),
+                hint="x.flatten(0, -2) folds batches into rows",
+            )
         if dtype_name(x) not in GEMM_DTYPES:
             raise DTypeUnsupported(f"{program.name}: {name}", got=dtype_name(x), expected=", ".join(GEMM_DTYPES))
     if a.dtype != b.dtype:
-        raise DTypeUnsupported(f"{program.name}: a and b differ", got=f"{dtype_name(a)} and {dtype_name(b)}", expected="one dtype")
+        raise DTypeUnsupported(
+            f"{program.name}: a and b differ", got=f"{dtype_name(a)} and {dtype_name(b)}", expected="one dtype"
+        )
     if a.shape[1] != b.shape[0]:
         hint = "b is (K, N): a linear layer passes weight.mT" if a.shape[1] == b.shape[1] else None
         raise ShapeMismatch(
-            f"{program.name}: the contraction does not fit", got=f"a {tuple(a.shape)}, b {tuple(b.shape)}", expected="(M, K) and (K, N)", hint=hint
+            f"{program.name}: the contraction does not fit",
+            got=f"a {tuple(a.shape)}, b {tuple(b.shape)}",
+            expected="(M, K) and (K, N)",
+            hint=hint,
         )
     return a.shape[0], b.shape[1], a.shape[1], dtype_name(a)
 
@@ -150,7 +163,9 @@ def _check_operand(program: EpilogueProgram, operand: Operand, x: Any, m: int, n
     name = dtype_name(x)
     allowed = INTS if operand.dtype is DType.INT else FLOATS
     if name not in allowed or (name == "float64" and compute_dtype(dtype) != "float64"):
-        hint = "convert it: x.to(torch.int8), x.float()" if name in ("bool", *INTS) else "fp64 operands need an fp64 `a`"
+        hint = (
+            "convert it: x.to(torch.int8), x.float()" if name in ("bool", *INTS) else "fp64 operands need an fp64 `a`"
+        )
         raise DTypeUnsupported(what, got=name, expected=", ".join(a for a in allowed if a != "float64"), hint=hint)
 
 
@@ -191,12 +206,20 @@ def _check_gradients(program: EpilogueProgram, tensors: Mapping[str, Any]) -> No
 
 
 def _outputs(
-    program: EpilogueProgram, tensors: Mapping[str, Any], out: Mapping[str, Any], m: int, n: int, dtype: str, device: torch.device
+    program: EpilogueProgram,
+    tensors: Mapping[str, Any],
+    out: Mapping[str, Any],
+    m: int,
+    n: int,
+    dtype: str,
+    device: torch.device,
 ) -> dict[str, torch.Tensor]:
     names = [o.name for o in program.outputs]
     for name in out:
         if name not in names:
-            raise UnknownOperand(f"{program.name} has no output {name!r}", expected=", ".join(names), hint=near(name, names))
+            raise UnknownOperand(
+                f"{program.name} has no output {name!r}", expected=", ".join(names), hint=near(name, names)
+            )
     shapes = {name: program.output_shape(name, m, n) for name in names}
     dtypes = {name: program.output_dtype(name, dtype) for name in names}
     for name, t in out.items():
@@ -233,8 +256,15 @@ def _check_overlaps(program: EpilogueProgram, tensors: Mapping[str, Any], out: M
             a, b = _extent(x)
             if b <= low or high <= a:
                 continue
-            same = x.data_ptr() == t.data_ptr() and x.shape == t.shape and x.stride() == t.stride() and x.dtype == t.dtype
-            if same and other not in ("a", "b") and not other.startswith("out=") and program.operand(other).kind is Kind.TILE:
+            same = (
+                x.data_ptr() == t.data_ptr() and x.shape == t.shape and x.stride() == t.stride() and x.dtype == t.dtype
+            )
+            if (
+                same
+                and other not in ("a", "b")
+                and not other.startswith("out=")
+                and program.operand(other).kind is Kind.TILE
+            ):
                 continue
             raise OverlappingOutput(
                 f"{program.name}: out={name!r} shares memory with {other}",

@@ -59,7 +59,9 @@ class CodaError(Exception):
 
     def __str__(self) -> str:
         head = f"{self.where}: {self.what}" if self.where else self.what
-        facts = [f"{name} {value}" for name, value in (("got", self.got), ("expected", self.expected)) if value is not None]
+        facts = [
+            f"{name} {value}" for name, value in (("got", self.got), ("expected", self.expected)) if value is not None
+        ]
         text = f"{head}: {', '.join(facts)}" if facts else head
         return f"{text}\n  hint: {self.hint}" if self.hint else text
 

@@ -1,8 +1,8 @@
 """A program written down, and what it costs before anything runs.
 
-    explain   formula with named common parts, shapes, primitives by class, flops and mandatory bytes
-    cost      flops of the GEMM and of the epilogue, and the bytes that any kernel must move
-    Cost      the numbers, and the time that no kernel can beat on given rates
+explain   formula with named common parts, shapes, primitives by class, flops and mandatory bytes
+cost      flops of the GEMM and of the epilogue, and the bytes that any kernel must move
+Cost      the numbers, and the time that no kernel can beat on given rates
 """
 
 from __future__ import annotations
@@ -147,7 +147,9 @@ def _symbolic(t: Type) -> str:
 
 def explain(program: EpilogueProgram, problem: Problem | None = None) -> str:
     """The program as text for a person; with a problem, its cost too."""
-    lines = [f"{program.name}: {program.kind}, digest {program.digest[:12]}" + (", fast maths" if program.fast_math else "")]
+    lines = [
+        f"{program.name}: {program.kind}, digest {program.digest[:12]}" + (", fast maths" if program.fast_math else "")
+    ]
     if program.doc:
         lines.append(f"  {program.doc.splitlines()[0]}")
     lines.append("inputs")
@@ -171,10 +173,14 @@ def explain(program: EpilogueProgram, problem: Problem | None = None) -> str:
         if node.op != "const":
             classes.setdefault(OPS[node.op].primitive_class, Counter())[node.op] += 1
     for number in sorted(classes):
-        lines.append(f"  {number}: " + ", ".join(f"{name}×{c}" if c > 1 else name for name, c in sorted(classes[number].items())))
+        lines.append(
+            f"  {number}: " + ", ".join(f"{name}×{c}" if c > 1 else name for name, c in sorted(classes[number].items()))
+        )
     if problem is not None:
         c = cost(program, problem)
         lines.append(f"cost at {problem.m}×{problem.n}×{problem.k} {problem.dtype}")
         lines.append(f"  GEMM {c.gemm_flops / 1e9:.3f} GFLOP, epilogue {c.epilogue_flops / 1e9:.3f} GFLOP")
-        lines.append(f"  mandatory traffic: {c.bytes_read / 2**20:.3f} MiB read, {c.bytes_written / 2**20:.3f} MiB written")
+        lines.append(
+            f"  mandatory traffic: {c.bytes_read / 2**20:.3f} MiB read, {c.bytes_written / 2**20:.3f} MiB written"
+        )
     return "\n".join(lines)

@@ -31,7 +31,7 @@ from coda.tracing import Signature, signature, trace
 if TYPE_CHECKING:
     from coda.backends.registry import Artifact
 
-Data = TypeVar("Data", EpilogueProgram, Plan)
+Data = TypeVar("Data", bound=EpilogueProgram | Plan)
 _ARTIFACTS: collections.OrderedDict[Any, Artifact] = collections.OrderedDict()
 _MAX_ARTIFACTS = 4096
 
@@ -67,7 +67,9 @@ class Kernel(Generic[Data]):
 class _Programmed(Kernel[EpilogueProgram]):
     """A kernel of one program. Made from a function, or (`function=None`) from kept data."""
 
-    def __init__(self, program: EpilogueProgram, function: Callable[..., Any] | None = None, sign: Signature | None = None) -> None:
+    def __init__(
+        self, program: EpilogueProgram, function: Callable[..., Any] | None = None, sign: Signature | None = None
+    ) -> None:
         super().__init__(program)
         self._function, self._sign = function, sign
         self._special: dict[Any, EpilogueProgram] = {(): program}
@@ -78,9 +80,13 @@ class _Programmed(Kernel[EpilogueProgram]):
 
     def reference(self, *args: Any, dtype: Any = None, **operands: Any) -> dict[str, Any]:
         constants = self._constants(operands)
-        return self.specialise(_bound_dtypes(self.program, args, operands), constants).reference(*args, dtype=dtype, **operands)
+        return self.specialise(_bound_dtypes(self.program, args, operands), constants).reference(
+            *args, dtype=dtype, **operands
+        )
 
-    def specialise(self, dtypes: Mapping[str, str] | None = None, constants: Mapping[str, int | bool] | None = None) -> EpilogueProgram:
+    def specialise(
+        self, dtypes: Mapping[str, str] | None = None, constants: Mapping[str, int | bool] | None = None
+    ) -> EpilogueProgram:
         """The program for these operand dtypes ("int" or "float" by name) and compile-time constants."""
         wanted = {name: d for name, d in (dtypes or {}).items() if d != self.program.operand(name).dtype}
         key = (*sorted(wanted.items()), *sorted((constants or {}).items()))
@@ -98,13 +104,20 @@ class _Programmed(Kernel[EpilogueProgram]):
             if name in operands:
                 value = operands.pop(name)
                 if type(value) is not kind:
-                    raise UnknownOperand(f"{self.name}: {name} is a compile-time constant", got=repr(value), expected=kind.__name__)
+                    raise UnknownOperand(
+                        f"{self.name}: {name} is a compile-time constant", got=repr(value), expected=kind.__name__
+                    )
                 if value != default:
-                    found[name] = value
+                    found[name] = kind(value)
         return found
 
     def _call(
-        self, args: Sequence[Any], operands: dict[str, Any], backend: str | None, config: Schedule | None, out: Mapping[str, Any] | None
+        self,
+        args: Sequence[Any],
+        operands: dict[str, Any],
+        backend: str | None,
+        config: Schedule | None,
+        out: Mapping[str, Any] | None,
     ) -> Any:
         constants = self._constants(operands)
         if any(isinstance(x, PlanValue) for x in (*args, *operands.values())):
@@ -199,9 +212,15 @@ class PlanKernel(Kernel[Plan]):
 
         results = execute(plan, bound, call, compute)
         for name, target in (out or {}).items():
-            if name not in results or tuple(target.shape) != tuple(results[name].shape) or target.dtype != results[name].dtype:
+            if (
+                name not in results
+                or tuple(target.shape) != tuple(results[name].shape)
+                or target.dtype != results[name].dtype
+            ):
                 got = f"{tuple(target.shape)} {target.dtype}"
-                expected = f"{tuple(results[name].shape)} {results[name].dtype}" if name in results else ", ".join(results)
+                expected = (
+                    f"{tuple(results[name].shape)} {results[name].dtype}" if name in results else ", ".join(results)
+                )
                 raise ShapeMismatch(f"{self.name}: out={name!r}", got=got, expected=expected)
             results[name] = target.copy_(results[name])
         return self._result(*results.values())
@@ -235,7 +254,9 @@ def _bound_dtypes(program: EpilogueProgram, args: Sequence[Any], operands: Mappi
     """ "int" or "float" of every vector that a tensor is bound to."""
     import torch
 
-    positional = dict(zip((o.name for o in program.operands), args, strict=False)) if program.kind == "pointwise" else {}
+    positional = (
+        dict(zip((o.name for o in program.operands), args, strict=False)) if program.kind == "pointwise" else {}
+    )
     found = {}
     for operand in program.operands:
         x = operands.get(operand.name, positional.get(operand.name))
@@ -256,7 +277,7 @@ def _plan_dtypes(bound: Mapping[str, Any]) -> dict[str, str]:
 def result_type(name: str, outputs: tuple[str, ...]) -> Any:
     """The named tuple of a kernel's results."""
     title = "".join(part.capitalize() for part in name.split("_")) + "Result"
-    return collections.namedtuple(title if title.isidentifier() and not keyword.iskeyword(title) else "Result", outputs)  # type: ignore[misc]
+    return collections.namedtuple(title if title.isidentifier() and not keyword.iskeyword(title) else "Result", outputs)
 
 
 # decorators ---------------------------------------------------------------------------------------------------------

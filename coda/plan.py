@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from coda.errors import CodaError, FormatError, MissingOperand, PlanError, ShapeMismatch, UnknownOperand, near
 from coda.primitives.value import OPS, Attr, DType, encode
-from coda.problem import Problem
+from coda.problem import Problem, compute_dtype
 from coda.program import EpilogueProgram, check_name, encoded_attr, exact_keys, parse_json
 
 if TYPE_CHECKING:
@@ -108,7 +108,9 @@ class Plan:
             "name": self.name,
             "doc": self.doc,
             "programs": [p.to_dict() for p in self.programs],
-            "steps": [{"op": s.op, "args": list(s.args), "attrs": {k: encode(v) for k, v in s.attrs}} for s in self.steps],
+            "steps": [
+                {"op": s.op, "args": list(s.args), "attrs": {k: encode(v) for k, v in s.attrs}} for s in self.steps
+            ],
             "outputs": [{"name": o.name, "step": o.step} for o in self.outputs],
         }
 
@@ -131,7 +133,9 @@ class Plan:
         except FormatError:
             raise
         except CodaError as error:
-            raise FormatError(f"the plan is not well formed: {error.what}", got=error.got, expected=error.expected) from error
+            raise FormatError(
+                f"the plan is not well formed: {error.what}", got=error.got, expected=error.expected
+            ) from error
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise FormatError("the plan is malformed", got=f"{type(error).__name__}: {error}") from error
 
@@ -140,12 +144,16 @@ class Plan:
         """Call arguments by name, defaults filled in. Raises `UnknownOperand` or `MissingOperand`."""
         names = [name for name, _, _ in self.inputs]
         if len(args) > len(names):
-            raise UnknownOperand(f"{self.name}: too many arguments", got=len(args), expected=f"{len(names)}: {', '.join(names)}")
+            raise UnknownOperand(
+                f"{self.name}: too many arguments", got=len(args), expected=f"{len(names)}: {', '.join(names)}"
+            )
         bound = dict(zip(names, args, strict=False))
         for name, value in named.items():
             if name not in names or name in bound:
                 twice = "was given twice" if name in bound else "is no input"
-                raise UnknownOperand(f"{self.name}: {name!r} {twice}", expected=", ".join(names), hint=near(name, names))
+                raise UnknownOperand(
+                    f"{self.name}: {name!r} {twice}", expected=", ".join(names), hint=near(name, names)
+                )
             bound[name] = value
         for name, _, default in self.inputs:
             if name not in bound and default is None:
@@ -162,13 +170,45 @@ class Plan:
         target = dtype or torch.float64
         return execute(self, self.bind(args, named), lambda p, tensors: reference(p, (), tensors, target), target)
 
-    def cost(self, problem: Problem) -> Cost:
-        """The sum over its calls, each with the sizes that it has on `problem` (m, n, k of the first GEMM)."""
-        from coda.plan_tracing import plan_cost
+    def cost(self, shapes: Mapping[str, tuple[int, ...]], dtype: str = "bfloat16") -> Cost:
+        """The sum over its calls for inputs of these shapes by name (scalars may be left out), matrices in `dtype`.
 
-        return plan_cost(self, problem)
+        Intermediate results count as written by one call and read by the next: GEMMs have to pass them through memory.
+        """
+        import torch
 
-    def explain(self, problem: Problem | None = None) -> str:
+        from coda.explain import Cost, cost
+
+        total = [Cost(0, 0, 0, 0)]
+
+        def call(program: EpilogueProgram, tensors: Mapping[str, Any]) -> dict[str, Any]:
+            if program.kind == "epilogue":
+                m, n, k = tensors["a"].shape[0], tensors["b"].shape[1], tensors["a"].shape[1]
+            else:
+                first = program.first_tile
+                assert first is not None
+                m, n, k = tensors[first.name].shape[0], int(tensors[first.name].shape[1] / first.width), 0
+            total[0] += cost(program, Problem(m, n, k, dtype))
+            shape = {o.name: program.output_shape(o.name, m, n) for o in program.outputs}
+            return {
+                name: torch.empty(s, dtype=getattr(torch, program.output_dtype(name, dtype)), device="meta")
+                for name, s in shape.items()
+            }
+
+        def empty(name: str, what: str, default: int | float | None) -> Any:
+            if what == "scalar":
+                return 1.0 if default is None else default
+            kind = (
+                torch.int64
+                if what == "int tensor"
+                else getattr(torch, dtype if len(shapes[name]) == 2 else compute_dtype(dtype))
+            )
+            return torch.empty(shapes[name], dtype=kind, device="meta")
+
+        execute(self, {name: empty(name, what, default) for name, what, default in self.inputs}, call, torch.float32)
+        return total[0]
+
+    def explain(self) -> str:
         """Every step in one line, then every program."""
         lines = [f"{self.name}: plan of {self.gemms} GEMMs, digest {self.digest[:12]}"]
         if self.doc:
@@ -202,7 +242,9 @@ def _read(data: Mapping[str, Any]) -> Plan:
     exact_keys(data, ("format", "name", "doc", "programs", "steps", "outputs"), "plan")
     programs = tuple(EpilogueProgram.from_dict(p) for p in data["programs"])
     if not data["outputs"] or len(data["steps"]) > MAX_STEPS:
-        raise FormatError("plan: no outputs, or too many steps", got=len(data["steps"]), expected=f"at most {MAX_STEPS}")
+        raise FormatError(
+            "plan: no outputs, or too many steps", got=len(data["steps"]), expected=f"at most {MAX_STEPS}"
+        )
     steps: list[Step] = []
     for position, raw in enumerate(data["steps"]):
         exact_keys(raw, ("op", "args", "attrs"), f"step {position}")
@@ -335,7 +377,9 @@ def _map(plan: Plan, attrs: Mapping[str, Attr], args: Sequence[Any], compute: An
         return _HOST[name](*args)
     if any(x.ndim > 1 for x in tensors):
         raise ShapeMismatch(
-            f"{plan.name}: arithmetic on a matrix", got=[tuple(x.shape) for x in tensors], hint="write a @coda.pointwise program"
+            f"{plan.name}: arithmetic on a matrix",
+            got=[tuple(x.shape) for x in tensors],
+            hint="write a @coda.pointwise program",
         )
     lengths = {x.shape[0] for x in tensors if x.ndim == 1}
     if len(lengths) > 1:

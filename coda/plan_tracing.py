@@ -2,7 +2,6 @@
 
     PlanValue    what the author's function sees: a matrix, a vector or a number that is not there yet
     trace_plan   run the function once over such values, keep the steps that reach an output
-    plan_cost    cost of every call, with shapes followed through the steps
 
 A kernel called with a `PlanValue` records a call instead of running (`record_call`, used by `coda.kernel`).
 """
@@ -17,10 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NoReturn
 
 from coda.errors import AuthoringError, BadOutputs, BadSignature, PlanError, TracedControlFlow, UnknownOperand
-from coda.explain import Cost, cost
 from coda.plan import MAX_STEPS, Plan, PlanOutput, Step, check_input_name
 from coda.primitives.value import OPS, Attr, DType, Kind, apply, author_line, encode, integer_power
-from coda.problem import Problem
 from coda.program import EpilogueProgram, check_name
 
 What = Literal["matrix", "vector", "number", "unknown"]
@@ -67,7 +64,9 @@ def _recording(recorder: Recorder) -> Iterator[None]:
 
 
 def _no(what: str, hint: str) -> NoReturn:
-    raise TracedControlFlow(f"{what} on a value of a plan: it is not known while the plan is traced", hint=hint, where=author_line())
+    raise TracedControlFlow(
+        f"{what} on a value of a plan: it is not known while the plan is traced", hint=hint, where=author_line()
+    )
 
 
 class PlanValue:
@@ -114,27 +113,42 @@ class PlanValue:
         if not (isinstance(item, tuple) and len(item) == 2 and item[0] == slice(None) and isinstance(item[1], slice)):
             raise PlanError("only column slices x[:, i:j]", got=repr(item), where=author_line())
         if item[1].step is not None:
-            raise PlanError("a column slice has no step", got=item[1].step, hint="unpair(v) in a program takes every other", where=author_line())
+            raise PlanError(
+                "a column slice has no step",
+                got=item[1].step,
+                hint="unpair(v) in a program takes every other",
+                where=author_line(),
+            )
         start = _number(self.recorder, 0 if item[1].start is None else item[1].start)
         stop = self.columns.step if item[1].stop is None else _number(self.recorder, item[1].stop)
         return self._add("matrix", "slice", [start, stop])
 
     def __coda_apply__(self, name: str, args: Sequence[Any], attrs: Mapping[str, Attr]) -> PlanValue:
         if OPS[name].primitive_class != 1 or name in ("pair", "unpair", "row_index", "column_index", "rows", "columns"):
-            raise PlanError(f"{name} in a plan", expected="arithmetic and maps on vectors", hint="write it in a program", where=author_line())
+            raise PlanError(
+                f"{name} in a plan",
+                expected="arithmetic and maps on vectors",
+                hint="write it in a program",
+                where=author_line(),
+            )
         what: What = "number"
         for x in args:
             if isinstance(x, PlanValue) and x.what != "number":
                 if x.what == "matrix":
                     raise PlanError(
-                        f"{name} on a matrix in a plan", hint="write a @coda.pointwise program and call it", where=author_line()
+                        f"{name} on a matrix in a plan",
+                        hint="write a @coda.pointwise program and call it",
+                        where=author_line(),
                     )
                 what = "vector"
         steps = [_number(self.recorder, x) for x in args]
         return PlanValue(self.recorder, self.recorder.add("map", steps, name=name, **attrs), what)
 
     def __bool__(self) -> bool:
-        _no("`if`, `and`, `or`, `not` or a comparison chain", "a plan is a straight line; use where(condition, a, b) on vectors")
+        _no(
+            "`if`, `and`, `or`, `not` or a comparison chain",
+            "a plan is a straight line; use where(condition, a, b) on vectors",
+        )
 
     def __iter__(self) -> Iterator[Any]:
         _no("iteration", "take the results of a call by name: r.q")
@@ -142,11 +156,13 @@ class PlanValue:
     def __float__(self) -> float:
         _no("float()", "use coda.primitives on vectors")
 
-    __int__ = __index__ = __float__  # type: ignore[assignment]
+    __int__ = __index__ = __float__
     __hash__ = object.__hash__
 
     def __matmul__(self, other: object) -> NoReturn:
-        raise PlanError("`@` in a plan", hint="write coda.matmul(a, b), or call an epilogue on a and b", where=author_line())
+        raise PlanError(
+            "`@` in a plan", hint="write coda.matmul(a, b), or call an epilogue on a and b", where=author_line()
+        )
 
     def __pow__(self, power: int) -> PlanValue:
         return integer_power(self, power)  # type: ignore[arg-type, return-value]
@@ -161,7 +177,14 @@ def _install_operators() -> None:
 
         return method
 
-    for symbol, name in {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "floordiv": "floordiv", "mod": "mod"}.items():
+    for symbol, name in {
+        "add": "add",
+        "sub": "sub",
+        "mul": "mul",
+        "truediv": "div",
+        "floordiv": "floordiv",
+        "mod": "mod",
+    }.items():
         setattr(PlanValue, f"__{symbol}__", binary(name, False))
         setattr(PlanValue, f"__r{symbol}__", binary(name, True))
     for symbol in ("lt", "le", "gt", "ge", "eq", "ne", "and", "or"):
@@ -181,7 +204,12 @@ def _number(recorder: Recorder, x: Any) -> int:
         return x.step
     if isinstance(x, (bool, int, float)):
         return recorder.add("const", value=x)
-    raise PlanError("not something a plan can use", got=f"{type(x).__name__} {x!r:.60}", expected="a value of the plan or a number", where=author_line())
+    raise PlanError(
+        "not something a plan can use",
+        got=f"{type(x).__name__} {x!r:.60}",
+        expected="a value of the plan or a number",
+        where=author_line(),
+    )
 
 
 @dataclass(frozen=True)
@@ -243,13 +271,19 @@ def trace_plan(function: Callable[..., Any], dtypes: Mapping[str, str] | None = 
     with _recording(recorder):
         result = function(**arguments)
     if not isinstance(result, dict) or not result:
-        raise BadOutputs(f"{function.__name__} returned no dictionary", got=type(result).__name__, expected='{"name": value, …}')
+        raise BadOutputs(
+            f"{function.__name__} returned no dictionary", got=type(result).__name__, expected='{"name": value, …}'
+        )
     outputs = []
     for name, value in result.items():
         if not isinstance(value, PlanValue) or value.recorder is not recorder or value.what == "number":
-            raise BadOutputs(f"{function.__name__}: output {name!r} is no matrix or vector of the plan", got=repr(value)[:60])
+            raise BadOutputs(
+                f"{function.__name__}: output {name!r} is no matrix or vector of the plan", got=repr(value)[:60]
+            )
         if recorder.steps[value.step].op == "input":
-            raise BadOutputs(f"{function.__name__}: output {name!r} is an input", hint="nothing computes it: leave it out")
+            raise BadOutputs(
+                f"{function.__name__}: output {name!r} is an input", hint="nothing computes it: leave it out"
+            )
         check_name(name, f"{function.__name__}: output")
         outputs.append(PlanOutput(name, value.step))
     return _pruned(function.__name__, recorder, outputs, inspect.getdoc(function) or "")
@@ -298,24 +332,3 @@ def _pruned(name: str, recorder: Recorder, outputs: Sequence[PlanOutput], doc: s
     if not programs:
         raise AuthoringError(f"{name}: a plan that calls no program")
     return Plan(name, tuple(programs), tuple(steps), tuple(PlanOutput(o.name, place[o.step]) for o in outputs), doc)
-
-
-# cost ---------------------------------------------------------------------------------------------------------------
-
-
-def plan_cost(plan: Plan, problem: Problem) -> Cost:
-    """Sum over the calls. `problem.tensors` must describe no more than names; the first GEMM has its m, n, k.
-
-    Shapes of later calls follow from the earlier ones: a second GEMM is taken as square in its contraction, (M, N)·(N, N).
-    """
-    total = Cost(0, 0, 0, 0)
-    sizes = (problem.m, problem.n, problem.k)
-    for step in plan.steps:
-        if step.op != "call":
-            continue
-        program = plan.programs[int(step.attr("program"))]
-        m, n, k = sizes
-        total = total + cost(program, Problem(m, n, k if program.kind == "epilogue" else 0, problem.dtype, (), problem.arch))
-        if program.kind == "epilogue":
-            sizes = (m, n, n)
-    return total

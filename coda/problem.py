@@ -117,7 +117,9 @@ class Problem:
             specs[f"out.{output.name}"] = TensorSpec(name_dtype, aligned=outer % 16 == 0)
         for name, spec in specs.items():
             if spec.dtype not in ITEM_BYTES:
-                raise BadArgument(f"Problem.example: dtype of {name}", got=repr(spec.dtype), hint=near(spec.dtype, ITEM_BYTES))
+                raise BadArgument(
+                    f"Problem.example: dtype of {name}", got=repr(spec.dtype), hint=near(spec.dtype, ITEM_BYTES)
+                )
         return cls(m, n, 0 if program.kind == "pointwise" else k, dtype, tuple(sorted(specs.items())), arch)
 
 
@@ -146,7 +148,18 @@ class Schedule:
     pingpong: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("tile_m", "tile_n", "tile_k", "warps", "stages", "group_m", "split", "split_k", "cluster_m", "cluster_n"):
+        for name in (
+            "tile_m",
+            "tile_n",
+            "tile_k",
+            "warps",
+            "stages",
+            "group_m",
+            "split",
+            "split_k",
+            "cluster_m",
+            "cluster_n",
+        ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1024:
                 raise BadSchedule(f"Schedule.{name}", got=repr(value), expected="an integer from 1 to 1024")
@@ -166,5 +179,7 @@ class Schedule:
         known = {f.name for f in dataclasses.fields(cls)}
         for name in data:
             if name not in known:
-                raise BadSchedule("Schedule: unknown field", got=repr(name), expected=", ".join(sorted(known)), hint=near(name, known))
+                raise BadSchedule(
+                    "Schedule: unknown field", got=repr(name), expected=", ".join(sorted(known)), hint=near(name, known)
+                )
         return cls(**data)

@@ -68,7 +68,13 @@ class Operand:
 
     def node_attrs(self) -> dict[str, Attr]:
         """The attributes of its node."""
-        return {"name": self.name, "kind": str(self.kind), "width": str(self.width), "dtype": str(self.dtype), "period": self.period}
+        return {
+            "name": self.name,
+            "kind": str(self.kind),
+            "width": str(self.width),
+            "dtype": str(self.dtype),
+            "period": self.period,
+        }
 
 
 @dataclass(frozen=True)
@@ -147,7 +153,8 @@ class EpilogueProgram:
         """The program that computes only these outputs; its operands stay. An unused operand is not loaded."""
         wanted = set(names)
         outputs = [o for o in self.outputs if o.name in wanted]
-        graph, place = Graph(), {}
+        graph = Graph()
+        place: dict[int, int] = {}
         for index in live_nodes(self.nodes, (o.node for o in outputs)):
             node = self.nodes[index]
             place[index] = graph.add(node.op, tuple(place[i] for i in node.args), dict(node.attrs))
@@ -204,7 +211,9 @@ class EpilogueProgram:
                 {"op": n.op, "v": OPS[n.op].version, "args": list(n.args), "attrs": {k: encode(v) for k, v in n.attrs}}
                 for n in self.nodes
             ],
-            "outputs": [{"name": o.name, "node": o.node, "dtype": o.dtype, "saturate": o.saturate} for o in self.outputs],
+            "outputs": [
+                {"name": o.name, "node": o.node, "dtype": o.dtype, "saturate": o.saturate} for o in self.outputs
+            ],
         }
 
     def to_json(self) -> str:
@@ -226,7 +235,9 @@ class EpilogueProgram:
         except FormatError:
             raise
         except CodaError as error:
-            raise FormatError(f"the program is not well typed: {error.what}", got=error.got, expected=error.expected) from error
+            raise FormatError(
+                f"the program is not well typed: {error.what}", got=error.got, expected=error.expected
+            ) from error
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, ZeroDivisionError) as error:
             raise FormatError("the program is malformed", got=f"{type(error).__name__}: {error}") from error
 
@@ -279,7 +290,11 @@ def check_outputs(name: str, graph: Graph, outputs: Iterable[Output], kind: str)
         if t.dtype is DType.BOOL:
             raise BadOutputs(f"{name}: output {o.name!r} is a condition", hint="return where(condition, 1.0, 0.0)")
         if o.dtype in INT_DTYPES and t.dtype is not DType.INT:
-            raise BadOutputs(f"{name}: output {o.name!r} is a float", got=f"dtype {o.dtype}", hint="only int values are stored as ints")
+            raise BadOutputs(
+                f"{name}: output {o.name!r} is a float",
+                got=f"dtype {o.dtype}",
+                hint="only int values are stored as ints",
+            )
         if o.dtype is not None and o.dtype not in STORE_DTYPES + INT_DTYPES:
             raise BadOutputs(f"{name}: output {o.name!r}", got=f"dtype {o.dtype!r}", expected=", ".join(STORE_DTYPES))
 
@@ -340,9 +355,7 @@ def _read(cls: type[EpilogueProgram], data: Mapping[str, Any]) -> EpilogueProgra
             raise FormatError("a pointwise program has no accumulator")
         if graph.add(op.name, tuple(raw["args"]), attrs) != position:
             raise FormatError(f"node {position} repeats an earlier one")
-    outputs = tuple(
-        Output(**exact_keys(o, ("name", "node", "dtype", "saturate"), "output")) for o in data["outputs"]
-    )
+    outputs = tuple(Output(**exact_keys(o, ("name", "node", "dtype", "saturate"), "output")) for o in data["outputs"])
     for o in outputs:
         check_name(o.name, "output")
         if isinstance(o.node, bool) or not 0 <= o.node < len(graph.nodes):

@@ -45,10 +45,14 @@ def signature(function: Callable[..., Any], kind: Literal["epilogue", "pointwise
     except CodaError:
         raise
     except Exception as error:
-        raise BadSignature(f"{name}: an annotation cannot be evaluated", got=f"{type(error).__name__}: {error}", where=where) from error
+        raise BadSignature(
+            f"{name}: an annotation cannot be evaluated", got=f"{type(error).__name__}: {error}", where=where
+        ) from error
     if kind == "epilogue":
         if not parameters or parameters[0].name != "acc" or parameters[0].kind not in (0, 1):
-            raise BadSignature(f"{name}: the first parameter of an epilogue is `acc`", got=_spell(parameters[:1]), where=where)
+            raise BadSignature(
+                f"{name}: the first parameter of an epilogue is `acc`", got=_spell(parameters[:1]), where=where
+            )
         parameters = parameters[1:]
     specs, constants = [], []
     for p in parameters:
@@ -56,13 +60,17 @@ def signature(function: Callable[..., Any], kind: Literal["epilogue", "pointwise
             spec = _parameter(p)
             check_name(p.name, f"{name}: parameter")
         except BadSignature as error:
-            raise BadSignature(error.what, got=error.got, expected=error.expected, hint=error.hint, where=where) from None
+            raise BadSignature(
+                error.what, got=error.got, expected=error.expected, hint=error.hint, where=where
+            ) from None
         if isinstance(spec, type):
             constants.append((p.name, spec, p.default))
         else:
             specs.append((p.name, spec, None if p.default is p.empty else p.default))
     if kind == "pointwise" and not any(spec.kind is Kind.TILE for _, spec, _ in specs):
-        raise BadSignature(f"{name}: a pointwise program needs a tile", expected="a parameter annotated `Tile`", where=where)
+        raise BadSignature(
+            f"{name}: a pointwise program needs a tile", expected="a parameter annotated `Tile`", where=where
+        )
     return Signature(name, kind, tuple(specs), tuple(constants))
 
 
@@ -74,13 +82,19 @@ def _parameter(p: inspect.Parameter) -> OperandSpec | type:
     """The operand of a parameter, or `int`/`bool` for a compile-time constant."""
     known = "Tile, RowVector, ColVector, Scalar, float, int or bool"
     if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
-        raise BadSignature(f"parameter {p.name}: *args and **kwargs have no shape", expected=f"one parameter per operand: {known}")
+        raise BadSignature(
+            f"parameter {p.name}: *args and **kwargs have no shape", expected=f"one parameter per operand: {known}"
+        )
     annotation = p.annotation
     if annotation is p.empty:
         raise BadSignature(f"parameter {p.name} has no annotation", expected=known, hint=f"write `{p.name}: Tile`, say")
     if annotation in (int, bool):
         if not isinstance(p.default, (int, bool)) or isinstance(p.default, bool) is not (annotation is bool):
-            raise BadSignature(f"parameter {p.name}: a compile-time constant needs a default", got=str(p), expected=f"{p.name}: {annotation.__name__} = …")
+            raise BadSignature(
+                f"parameter {p.name}: a compile-time constant needs a default",
+                got=str(p),
+                expected=f"{p.name}: {annotation.__name__} = …",
+            )
         return annotation  # type: ignore[no-any-return]
     if annotation is float:
         annotation = Scalar
@@ -136,7 +150,11 @@ def _operand(
 
 
 def _trace_once(
-    function: Callable[..., Any], sign: Signature, operands: list[Operand], constants: Mapping[str, Constant], fast_math: bool
+    function: Callable[..., Any],
+    sign: Signature,
+    operands: list[Operand],
+    constants: Mapping[str, Constant],
+    fast_math: bool,
 ) -> EpilogueProgram:
     graph = Graph()
     arguments: dict[str, Any] = dict(constants)
@@ -165,7 +183,9 @@ def _call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
 def _outputs(name: str, graph: Graph, result: Any, function: Callable[..., Any]) -> tuple[Output, ...]:
     where = f"{function.__code__.co_filename.rsplit('/', 1)[-1]}:{function.__code__.co_firstlineno}"
     if not isinstance(result, dict):
-        raise BadOutputs(f"{name} returned no dictionary", got=type(result).__name__, expected='{"name": value, …}', where=where)
+        raise BadOutputs(
+            f"{name} returned no dictionary", got=type(result).__name__, expected='{"name": value, …}', where=where
+        )
     outputs = []
     for key, value in result.items():
         if not isinstance(key, str):
@@ -177,7 +197,9 @@ def _outputs(name: str, graph: Graph, result: Any, function: Callable[..., Any])
         stored = value if isinstance(value, Stored) else Stored(value) if isinstance(value, Value) else None
         if stored is None or stored.value.graph is not graph:
             raise BadOutputs(
-                f"{name}: output {key!r} is not a value of this program", got=f"{type(value).__name__} {value!r:.40}", where=where
+                f"{name}: output {key!r} is not a value of this program",
+                got=f"{type(value).__name__} {value!r:.40}",
+                where=where,
             )
         outputs.append(Output(key, stored.value.index, stored.dtype, stored.saturate))
     check_outputs(name, graph, outputs, "")

@@ -24,7 +24,9 @@ AUTO_ORDER = ("triton", "reference")
 """Fused backends first."""
 
 
-def choose(program: EpilogueProgram, problem: Problem, backend: str | None, config: Schedule | None) -> tuple[Backend, Schedule]:
+def choose(
+    program: EpilogueProgram, problem: Problem, backend: str | None, config: Schedule | None
+) -> tuple[Backend, Schedule]:
     """Backend and schedule of a call.
 
     Raises `UnknownBackend`, `BackendUnavailable` or `Unsupported` for a backend that was named, and `BadSchedule` for a
@@ -37,14 +39,19 @@ def choose(program: EpilogueProgram, problem: Problem, backend: str | None, conf
         chosen = _auto(program, problem)
     if config is not None:
         if config.backend != chosen.name:
-            raise BadSchedule(f"{program.name}: the config is for another backend", got=config.backend, expected=chosen.name)
+            raise BadSchedule(
+                f"{program.name}: the config is for another backend", got=config.backend, expected=chosen.name
+            )
         return chosen, config
     return chosen, chosen.default_schedule(program, problem)
 
 
 def _named(name: str, program: EpilogueProgram, problem: Problem) -> Backend:
     backend = registry.get(name)
-    for support, error in ((backend.available(), BackendUnavailable), (backend.supports(program, problem), Unsupported)):
+    for support, error in (
+        (backend.available(), BackendUnavailable),
+        (backend.supports(program, problem), Unsupported),
+    ):
         if not support.ok:
             raise error(f"{program.name}: backend {name!r}: {support.reason}", hint="backend='auto' takes one that can")
     return backend

@@ -1,6 +1,6 @@
 """Backends: each lowers a program to something that runs.
 
-    registry.py   the protocol of a backend, and finding one by name
-    reference.py  PyTorch: what a program means
-    triton/       generated Triton kernels
+registry.py   the protocol of a backend, and finding one by name
+reference.py  PyTorch: what a program means
+triton/       generated Triton kernels
 """

@@ -89,7 +89,9 @@ def get(name: str) -> Backend:
         module = importlib.import_module(MODULES[name])
     except ImportError as error:
         raise BackendUnavailable(
-            f"backend {name!r} cannot be imported", got=f"{type(error).__name__}: {error}", hint="pip install 'coda-agent'"
+            f"backend {name!r} cannot be imported",
+            got=f"{type(error).__name__}: {error}",
+            hint="pip install 'coda-agent'",
         ) from error
     backend: Backend = module.BACKEND
     return backend

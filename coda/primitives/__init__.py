@@ -39,10 +39,12 @@ CLASSES: dict[int, tuple[str, tuple[str, ...]]] = {
 NAMES = tuple(sorted(name for _, names in CLASSES.values() for name in names))
 """The closed list."""
 
-__all__ = [*NAMES]  # noqa: PLE0604
+__all__ = [*NAMES]
 
 
 def __getattr__(name: str) -> NoReturn:
     if name.startswith("__"):
         raise AttributeError(name)
-    raise UnknownPrimitive(f"coda.primitives has no {name!r}", hint=near(name, NAMES) or f"the primitives are: {', '.join(NAMES)}")
+    raise UnknownPrimitive(
+        f"coda.primitives has no {name!r}", hint=near(name, NAMES) or f"the primitives are: {', '.join(NAMES)}"
+    )

@@ -162,12 +162,12 @@ register(Op("neg", 1, _elementwise("neg", _NUMERIC), lambda e, x: -x, "-{0}"))
 
 def minimum(x: Operand, y: Operand) -> Value:
     """The smaller of two; NaN if either is."""
-    return apply("minimum", x, y)  # type: ignore[no-any-return]
+    return apply("minimum", x, y)
 
 
 def maximum(x: Operand, y: Operand) -> Value:
     """The larger of two; NaN if either is."""
-    return apply("maximum", x, y)  # type: ignore[no-any-return]
+    return apply("maximum", x, y)
 
 
 def _where_rule(types: Sequence[Type], attrs: Attrs) -> Type:
@@ -183,27 +183,26 @@ register(Op("where", 1, _where_rule, lambda e, c, x, y: e.torch.where(c, x, y), 
 
 def where(condition: Operand, a: Operand, b: Operand) -> Value:
     """`a` where the condition holds, else `b`. Both are computed; a NaN in the branch not taken does no harm."""
-    return apply("where", condition, a, b)  # type: ignore[no-any-return]
+    return apply("where", condition, a, b)
 
 
 def clamp(x: Operand, low: Operand | None = None, high: Operand | None = None) -> Value:
     """`minimum(maximum(x, low), high)`; NaN stays NaN."""
     if low is None and high is None:
         raise BadArgument("clamp without bounds", expected="low, high or both", where=author_line())
-    y = x if low is None else maximum(x, low)
-    return y if high is None else minimum(y, high)  # type: ignore[return-value]
+    if high is None:
+        return maximum(x, low)  # type: ignore[arg-type]
+    return minimum(x if low is None else maximum(x, low), high)
 
 
 # functions of one number ------------------------------------------------------------------------------------------
 
 
 def _unary(name: str, formula: str, flops: float, reference: Callable[[Any, Any], Any]) -> Callable[[Operand], Value]:
-    register(
-        Op(name, 1, _elementwise(name, (DType.FLOAT,)), reference, formula, flops=flops, takes=DType.FLOAT)
-    )
+    register(Op(name, 1, _elementwise(name, (DType.FLOAT,)), reference, formula, flops=flops, takes=DType.FLOAT))
 
     def function(x: Operand) -> Value:
-        return apply(name, x)  # type: ignore[no-any-return]
+        return apply(name, x)
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"Elementwise {formula.format('x')}."
@@ -233,12 +232,12 @@ register(Op("sign", 1, _elementwise("sign", _NUMERIC), lambda e, x: x.sign(), "s
 
 def abs(x: Operand) -> Value:
     """Absolute value, of a float or an int."""
-    return apply("abs", x)  # type: ignore[no-any-return]
+    return apply("abs", x)
 
 
 def sign(x: Operand) -> Value:
     """-1, 0 or 1; 0 for NaN, as PyTorch."""
-    return apply("sign", x)  # type: ignore[no-any-return]
+    return apply("sign", x)
 
 
 def relu(x: Operand) -> Value:
@@ -248,7 +247,7 @@ def relu(x: Operand) -> Value:
 
 def silu(x: Operand) -> Value:
     """`x * sigmoid(x)`."""
-    return x * sigmoid(x)  # type: ignore[return-value]
+    return x * sigmoid(x)
 
 
 def softplus(x: Operand) -> Value:
@@ -259,11 +258,13 @@ def softplus(x: Operand) -> Value:
 def gelu(x: Operand, approximate: Literal["none", "tanh"] = "none") -> Value:
     """`x·Φ(x)`; with `approximate="tanh"` the usual tanh form."""
     if approximate == "none":
-        return 0.5 * x * (1 + erf(x * math.sqrt(0.5)))  # type: ignore[operator]
+        return 0.5 * x * (1 + erf(x * math.sqrt(0.5)))
     if approximate == "tanh":
-        inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)  # type: ignore[operator]
-        return 0.5 * x * (1 + tanh(inner))  # type: ignore[operator]
-    raise BadArgument("gelu: unknown approximation", got=repr(approximate), expected="'none' or 'tanh'", where=author_line())
+        inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
+        return 0.5 * x * (1 + tanh(inner))
+    raise BadArgument(
+        "gelu: unknown approximation", got=repr(approximate), expected="'none' or 'tanh'", where=author_line()
+    )
 
 
 # rounding in between ----------------------------------------------------------------------------------------------
@@ -294,7 +295,7 @@ register(Op("cast", 1, _cast_rule, _cast, "{0}→{dtype}", takes=DType.FLOAT))
 
 def cast(x: Operand, dtype: str) -> Value:
     """Round to `dtype` and go on in the compute dtype: the only rounding that is not at a store. fp8 saturates."""
-    return apply("cast", x, dtype=dtype)  # type: ignore[no-any-return]
+    return apply("cast", x, dtype=dtype)
 
 
 # adjacent pairs ---------------------------------------------------------------------------------------------------
@@ -316,7 +317,9 @@ def _pair_rule(types: Sequence[Type], attrs: Attrs) -> Type:
         raise DTypeMismatch("pair: the halves differ", got=f"{types[0]} and {types[1]}", expected="one dtype")
     t = broadcast("pair", types)
     if t.kind not in (Kind.TILE, Kind.ROW) or t.finished:
-        raise KindMismatch("pair takes tiles and rows", got=f"{types[0]} and {types[1]}", expected="a tile or a row among them")
+        raise KindMismatch(
+            "pair takes tiles and rows", got=f"{types[0]} and {types[1]}", expected="a tile or a row among them"
+        )
     if t.width * 2 not in WIDTHS:
         raise WidthMismatch("pair would go above width 2", got=str(t), hint="return the two halves as two outputs")
     return replace(t, width=t.width * 2)
@@ -338,7 +341,7 @@ def unpair(v: Operand) -> tuple[Value, Value]:
 
 def pair(a: Operand, b: Operand) -> Value:
     """Interleave: `a` becomes the even columns and `b` the odd ones, at twice the width."""
-    return apply("pair", a, b)  # type: ignore[no-any-return]
+    return apply("pair", a, b)
 
 
 # positions and sizes ----------------------------------------------------------------------------------------------
@@ -393,19 +396,19 @@ for _name, _symbol in (("rows", "M"), ("columns", "N")):
 
 def row_index() -> Value:
     """The row number of each row: an int col."""
-    return apply("row_index")  # type: ignore[no-any-return]
+    return apply("row_index")
 
 
 def column_index(width: float | Fraction = 1) -> Value:
     """The column number of each column of a value of that width: an int row."""
-    return apply("column_index", width=str(Fraction(width)))  # type: ignore[no-any-return]
+    return apply("column_index", width=str(Fraction(width)))
 
 
 def rows() -> Value:
     """M as an int scalar."""
-    return apply("rows")  # type: ignore[no-any-return]
+    return apply("rows")
 
 
 def columns() -> Value:
     """N as an int scalar (of width 1)."""
-    return apply("columns")  # type: ignore[no-any-return]
+    return apply("columns")

@@ -89,65 +89,67 @@ def _formula(axis: str, how: str) -> str:
 for _axis in ("row", "col", "segment"):
     for _how in FOLDS:
         _name = f"{_axis}_{_how}"
-        _rule = _segment_rule(_name) if _axis == "segment" else _axis_rule(_name, Kind.COL if _axis == "row" else Kind.ROW)
+        _rule = (
+            _segment_rule(_name) if _axis == "segment" else _axis_rule(_name, Kind.COL if _axis == "row" else Kind.ROW)
+        )
         register(Op(_name, 4, _rule, _reference(_axis, _how), _formula(_axis, _how), takes=DType.FLOAT))
 
 
 def row_sum(v: Operand) -> Value:
     """Sum over the columns: (M,), finished."""
-    return apply("row_sum", v)  # type: ignore[no-any-return]
+    return apply("row_sum", v)
 
 
 def row_mean(v: Operand) -> Value:
     """Mean over the value's own columns: (M,), finished."""
-    return apply("row_mean", v)  # type: ignore[no-any-return]
+    return apply("row_mean", v)
 
 
 def row_max(v: Operand) -> Value:
     """Maximum over the columns, NaN ignored: (M,), finished."""
-    return apply("row_max", v)  # type: ignore[no-any-return]
+    return apply("row_max", v)
 
 
 def row_absmax(v: Operand) -> Value:
     """Largest magnitude over the columns, NaN ignored: (M,), finished."""
-    return apply("row_absmax", v)  # type: ignore[no-any-return]
+    return apply("row_absmax", v)
 
 
 def col_sum(v: Operand) -> Value:
     """Sum over the rows: (columns,), finished."""
-    return apply("col_sum", v)  # type: ignore[no-any-return]
+    return apply("col_sum", v)
 
 
 def col_mean(v: Operand) -> Value:
     """Mean over the M rows: (columns,), finished."""
-    return apply("col_mean", v)  # type: ignore[no-any-return]
+    return apply("col_mean", v)
 
 
 def col_max(v: Operand) -> Value:
     """Maximum over the rows, NaN ignored: (columns,), finished."""
-    return apply("col_max", v)  # type: ignore[no-any-return]
+    return apply("col_max", v)
 
 
 def col_absmax(v: Operand) -> Value:
     """Largest magnitude over the rows, NaN ignored: (columns,), finished."""
-    return apply("col_absmax", v)  # type: ignore[no-any-return]
+    return apply("col_absmax", v)
 
 
 def segment_sum(v: Operand, size: int) -> Value:
     """Sum over each group of `size` neighbouring columns: a segment value of the running tile."""
-    return apply("segment_sum", v, size=size)  # type: ignore[no-any-return]
+    return apply("segment_sum", v, size=size)
 
 
 def segment_mean(v: Operand, size: int) -> Value:
     """Mean over each group of `size` neighbouring columns: a segment value of the running tile."""
-    return apply("segment_mean", v, size=size)  # type: ignore[no-any-return]
+    return apply("segment_mean", v, size=size)
 
 
 def segment_max(v: Operand, size: int) -> Value:
     """Maximum over each group of `size` neighbouring columns, NaN ignored: a segment value of the running tile."""
-    return apply("segment_max", v, size=size)  # type: ignore[no-any-return]
+    return apply("segment_max", v, size=size)
 
 
 def segment_absmax(v: Operand, size: int) -> Value:
     """Largest magnitude over each group of `size` neighbouring columns, NaN ignored: a segment value."""
-    return apply("segment_absmax", v, size=size)  # type: ignore[no-any-return]
+    return apply("segment_absmax", v, size=size)

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, NoReturn, Protocol, TypeAlias
+from typing import Any, NoReturn, Protocol, TypeAlias, cast
 
 from coda.errors import (
     AuthoringError,
@@ -291,7 +291,9 @@ class Value:
 
     def __round__(self, digits: int = 0) -> Value:
         if digits:
-            raise BadArgument("round() takes no digits here", got=digits, hint="round(x * 10**d) / 10**d", where=author_line())
+            raise BadArgument(
+                "round() takes no digits here", got=digits, hint="round(x * 10**d) / 10**d", where=author_line()
+            )
         return apply("round", self)
 
     # comparison and logic ---------------------------------------------------------------------------------------
@@ -340,20 +342,24 @@ class Value:
     def __float__(self) -> float:
         _control_flow("float() or a function of `math`", "use the primitive of the same name from coda.primitives")
 
-    __int__ = __float__  # type: ignore[assignment]
-    __index__ = __float__  # type: ignore[assignment]
+    __int__ = __float__
+    __index__ = __float__
 
     def __len__(self) -> int:
         _control_flow("len()", "columns() and rows() are the sizes as scalars")
 
     def __iter__(self) -> Iterator[Value]:
-        _control_flow("iteration or unpacking", "unpair(v) gives the even and odd columns; row_moments(v) gives two values")
+        _control_flow(
+            "iteration or unpacking", "unpair(v) gives the even and odd columns; row_moments(v) gives two values"
+        )
 
     def __contains__(self, item: object) -> bool:
         _control_flow("`in`", "compare element by element: (v == a) | (v == b)")
 
     def __getitem__(self, item: object) -> Value:
-        _control_flow("indexing", "a program is tile-local: unpair(v) splits columns, select_column(v, index) picks one")
+        _control_flow(
+            "indexing", "a program is tile-local: unpair(v) splits columns, select_column(v, index) picks one"
+        )
 
     def __matmul__(self, other: object) -> Value:
         raise AuthoringError(
@@ -401,7 +407,7 @@ def integer_power(x: Value, power: int) -> Value:
     return result if power > 0 else 1 / result
 
 
-def apply(name: str, *args: Any, **attrs: Attr) -> Any:
+def apply(name: str, *args: Any, **attrs: Attr) -> Value:
     """Add the operation `name` to the graph of its arguments (or to the one being traced) and return its value.
 
     An argument that is neither a `Value` nor a number may bring its own `__coda_apply__(name, args, attrs)`: that is how
@@ -410,7 +416,7 @@ def apply(name: str, *args: Any, **attrs: Attr) -> Any:
     for x in args:
         takes_over = getattr(x, "__coda_apply__", None)
         if takes_over is not None:
-            return takes_over(name, args, attrs)
+            return cast(Value, takes_over(name, args, attrs))
     op = OPS.get(name)
     if op is None:
         raise UnknownPrimitive(f"no operation {name!r}", hint=near(name, OPS), where=author_line())
@@ -556,5 +562,9 @@ def require(name: str, types: Sequence[Type], dtypes: Sequence[DType]) -> None:
     for t in types:
         if t.dtype not in dtypes:
             wanted = " or ".join(dtypes)
-            hints = {DType.BOOL: "turn a condition into numbers with where(condition, 1, 0)", DType.FLOAT: None, DType.INT: None}
+            hints = {
+                DType.BOOL: "turn a condition into numbers with where(condition, 1, 0)",
+                DType.FLOAT: None,
+                DType.INT: None,
+            }
             raise DTypeMismatch(f"{name}: wrong dtype", got=str(t), expected=wanted, hint=hints[t.dtype])

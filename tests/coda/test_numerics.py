@@ -91,7 +91,10 @@ def test_one_wrong_element_at_the_end_fails() -> None:
     g = gemm(5, torch.bfloat16)
     wrong = g["reference"].bfloat16()
     wrong[-1, -1] += 0.2
-    assert within(wrong, g["trusted"], g["reference"], working="bfloat16", noise=g["noise"], length=K).bad_rows == (M - 1, M)
+    assert within(wrong, g["trusted"], g["reference"], working="bfloat16", noise=g["noise"], length=K).bad_rows == (
+        M - 1,
+        M,
+    )
 
 
 def test_either_or_is_not_the_rule() -> None:
@@ -163,11 +166,16 @@ def test_exact_takes_another_order_and_refuses_another_formula() -> None:
     assert exact(x.flip(1).cumsum(1)[:, -1], total).ok
     assert not exact(total * (1 + 1e-7), total).ok
     assert exact(x[:0], x[:0]).ok
-    assert exact(torch.full((4,), 1e-17, dtype=torch.float64), torch.tensor([0.0, 0, 0, 1], dtype=torch.float64)).ok is False
+    assert (
+        exact(torch.full((4,), 1e-17, dtype=torch.float64), torch.tensor([0.0, 0, 0, 1], dtype=torch.float64)).ok
+        is False
+    )
     assert exact(torch.zeros(4, dtype=torch.float64), torch.zeros(4, dtype=torch.float64)).ok
 
 
-@pytest.mark.parametrize(("x", "dtype", "expected"), [(1.0, "bfloat16", 2**-7), (1.99, "float16", 2**-10), (-4.0, "float32", 2**-21)])
+@pytest.mark.parametrize(
+    ("x", "dtype", "expected"), [(1.0, "bfloat16", 2**-7), (1.99, "float16", 2**-10), (-4.0, "float32", 2**-21)]
+)
 def test_ulp(x: float, dtype: str, expected: float) -> None:
     assert ulp(x, dtype) == expected
 

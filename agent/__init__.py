@@ -1,0 +1,1 @@
+"""The tool that has kernels written, judged, kept, reviewed and compared."""

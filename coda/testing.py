@@ -1,0 +1,56 @@
+"""Buffers and checks for tests of kernels: what must be written, what must not be touched.
+
+poisoned    a tensor full of NaN (ints: a marker), so that an element nobody wrote shows
+Guarded     a tensor inside a larger poisoned buffer; `intact()` says whether anything around it was written
+unchanged   a context in which tensors must keep every byte
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+INT_POISON = -(2**31) + 11
+
+
+def poisoned(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str = "cpu") -> torch.Tensor:
+    """A tensor in which every element shows that it was not written."""
+    if dtype.is_floating_point:
+        return torch.full(shape, float("nan"), dtype=torch.float32, device=device).to(dtype)
+    return torch.full(shape, INT_POISON, device=device).to(dtype)
+
+
+class Guarded:
+    """`tensor` (contiguous) with at least `margin` untouchable elements before and after it."""
+
+    def __init__(
+        self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str = "cpu", margin: int = 1024
+    ) -> None:
+        count = 1
+        for length in shape:
+            count *= length
+        self._buffer = poisoned((count + 2 * margin,), dtype, device)
+        self._before = self._buffer[:margin].clone(), self._buffer[margin + count :].clone()
+        self._count, self._margin = count, margin
+        self.tensor = self._buffer[margin : margin + count].view(shape)
+
+    def intact(self) -> bool:
+        """Whether nothing outside the tensor was written."""
+        now = self._buffer[: self._margin], self._buffer[self._margin + self._count :]
+        return all(torch.equal(as_bytes(a), as_bytes(b)) for a, b in zip(now, self._before, strict=True))
+
+
+def as_bytes(t: torch.Tensor) -> torch.Tensor:
+    """Every byte of a tensor, NaN included, in a form that `torch.equal` compares."""
+    return t.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
+@contextmanager
+def unchanged(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
+    """Raise `AssertionError` if the block changes a byte of any of the tensors."""
+    kept = [(t, as_bytes(t).clone()) for t in tensors]
+    yield
+    for position, (t, before) in enumerate(kept):
+        assert torch.equal(as_bytes(t), before), f"input {position} of shape {tuple(t.shape)} was written"

@@ -1,0 +1,245 @@
+"""Calls: what is bound, what is refused before anything is launched, what never happens to the caller's tensors."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+
+import coda
+from coda import Schedule, errors
+from coda.backends import registry
+from coda.primitives import ColVector, RowVector, Scalar, Tile, col_sum, row_sum
+from coda.testing import Guarded, poisoned, unchanged
+
+pytestmark = pytest.mark.interp
+
+
+@coda.epilogue
+def add(acc, c: Tile, r: RowVector, v: ColVector):
+    return {"y": (acc + c) * r + v, "s": row_sum(acc)}
+
+
+@coda.epilogue
+def wide(acc, z: Tile(width=2)):
+    return {"y": z * 2, "s": col_sum(acc)}
+
+
+@coda.pointwise
+def double(x: Tile, s: Scalar):
+    return {"y": x * s}
+
+
+def inputs(m=3, n=4, k=5, dtype=torch.float32):
+    g = torch.Generator().manual_seed(m * 100 + n * 10 + k)
+    r = lambda *shape: torch.randn(*shape, generator=g).to(dtype)  # noqa: E731
+    return (r(m, k), r(k, n)), {"c": r(m, n), "r": r(n), "v": r(m)}
+
+
+def test_results_by_name_and_in_order():
+    args, named = inputs()
+    result = add(*args, **named)
+    y, s = result
+    assert y is result.y
+    assert s is result.s
+    assert torch.allclose(y, (args[0] @ args[1] + named["c"]) * named["r"] + named["v"][:, None])
+
+
+def test_inputs_are_never_written():
+    args, named = inputs()
+    with unchanged([*args, *named.values()]):
+        add(*args, **named)
+        add(*args, **named)
+
+
+def test_outputs_are_written_completely_and_nothing_else():
+    args, named = inputs()
+    y, s = Guarded((3, 4), torch.float32), Guarded((3,), torch.float32)
+    result = add(*args, **named, out={"y": y.tensor, "s": s.tensor})
+    assert result.y is y.tensor
+    assert not result.y.isnan().any()
+    assert not result.s.isnan().any()
+    assert y.intact()
+    assert s.intact()
+
+
+def _layouts(x):
+    yield "transposed", x.mT.contiguous().mT
+    big = torch.empty(x.shape[0] * 2, x.shape[1] * 3)
+    strided = big[::2, ::3]
+    strided.copy_(x)
+    yield "strided", strided
+    buffer = torch.empty(x.numel() + 1)
+    offset = buffer[1:].view(x.shape)
+    offset.copy_(x)
+    yield "offset", offset
+
+
+@pytest.mark.parametrize("which", ["a", "b", "c"])
+def test_any_strides(which):
+    (a, b), named = inputs()
+    expected = add(a, b, **named).y
+    tensors = {"a": a, "b": b, **named}
+    for name, view in _layouts(tensors[which]):
+        changed = {**tensors, which: view}
+        assert torch.equal(add(changed.pop("a"), changed.pop("b"), **changed).y, expected), name
+
+
+def test_broadcast_operands():
+    (a, b), named = inputs()
+    named["v"] = torch.tensor(2.0).expand(3)
+    named["c"] = torch.tensor([[1.0], [2.0], [3.0]]).expand(3, 4)
+    assert torch.equal(add(a, b, **named).y, add(a, b, **{k: t.contiguous() for k, t in named.items()}).y)
+
+
+def test_exact_products():
+    a = torch.tensor([[1.0, 2, 3]], dtype=torch.float16)
+    b = torch.tensor([[1.0, 0], [2, -1], [0, 4]], dtype=torch.float16)
+    assert coda.matmul(a, b).tolist() == [[5, 10]]
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(0, 4, 5), (3, 0, 5), (3, 4, 0), (0, 0, 0), (1, 1, 1)])
+def test_empty_sizes(m, n, k):
+    args, named = inputs(m, n, k)
+    result = add(*args, **named)
+    assert result.y.shape == (m, n)
+    assert result.s.shape == (m,)
+    if k == 0:
+        assert result.s.tolist() == [0.0] * m
+
+
+# refused before anything runs ---------------------------------------------------------------------------------------
+
+
+def refused(error, *words, change=None, drop=None, kernel=add, **extra):
+    args, named = inputs()
+    tensors = {"a": args[0], "b": args[1], **named}
+    tensors.update(change or {})
+    if drop:
+        tensors.pop(drop)
+    with pytest.raises(error) as caught:
+        kernel(tensors.pop("a"), tensors.pop("b"), **tensors, **extra)
+    for word in words:
+        assert word in str(caught.value), str(caught.value)
+
+
+def test_names():
+    refused(errors.UnknownOperand, "'d'", change={"d": torch.ones(3)})
+    refused(errors.UnknownOperand, "did you mean", change={"cc": torch.ones(3)})
+    refused(errors.MissingOperand, "r", drop="r")
+    refused(errors.UnknownOperand, "no output 'z'", out={"z": torch.ones(1)})
+    with pytest.raises(errors.UnknownOperand, match="twice"):
+        double(torch.ones(1, 1), 2.0, x=torch.ones(1, 1))
+    with pytest.raises(errors.UnknownOperand, match="too many"):
+        double(torch.ones(1, 1), 2.0, 3.0)
+
+
+def test_shapes():
+    refused(errors.ShapeMismatch, "(3, 5)", "(3, 4)", change={"c": torch.ones(3, 5)})
+    refused(errors.ShapeMismatch, "flatten", change={"v": torch.ones(3, 1)})
+    refused(errors.ShapeMismatch, "ColVector", change={"r": torch.ones(3)})
+    refused(errors.ShapeMismatch, "RowVector", change={"v": torch.ones(4)})
+    refused(errors.ShapeMismatch, "weight.mT", change={"b": torch.ones(4, 5)})
+    refused(errors.ShapeMismatch, "not a matrix", "flatten(0, -2)", change={"a": torch.ones(2, 3, 5)})
+    refused(errors.ShapeMismatch, "Tile(width=2)", change={"c": torch.ones(3, 8)})
+    (a, b), _ = inputs()
+    with pytest.raises(errors.ShapeMismatch, match="width=1"):
+        wide(a, b, z=torch.ones(3, 4))
+
+
+def test_dtypes():
+    refused(errors.DTypeUnsupported, "one dtype", change={"b": torch.ones(5, 4, dtype=torch.float16)})
+    refused(errors.DTypeUnsupported, "int64", change={"a": torch.ones(3, 5, dtype=torch.int64)})
+    refused(errors.DTypeUnsupported, "bool", change={"c": torch.ones(3, 4, dtype=torch.bool)})
+    refused(errors.DTypeUnsupported, "float64", change={"v": torch.ones(3, dtype=torch.float64)})
+    refused(errors.DTypeUnsupported, "torch tensor", change={"c": [[1.0]]})
+    refused(errors.DTypeUnsupported, "number", kernel=lambda a, b, **_: double(a, "2"))
+    refused(errors.DTypeUnsupported, "out='y'", out={"y": torch.ones(3, 4, dtype=torch.float16)})
+    refused(errors.ShapeMismatch, "out='y'", out={"y": torch.ones(4, 3)})
+
+
+def test_devices():
+    refused(errors.DeviceMismatch, "meta", change={"c": torch.ones(3, 4, device="meta")})
+
+
+def test_gradients_are_never_dropped():
+    refused(errors.NotDifferentiable, "coda.ops", change={"c": torch.ones(3, 4, requires_grad=True)})
+    (a, b), named = inputs()
+    named["c"].requires_grad_()
+    with torch.no_grad():
+        add(a, b, **named)
+
+
+def test_overlaps():
+    (a, b), named = inputs(4, 4, 4)
+    flat = torch.zeros(40)
+    with pytest.raises(errors.OverlappingOutput, match="memory with a"):
+        add(a, b, **named, out={"y": a})
+    with pytest.raises(errors.OverlappingOutput, match="out='s'"):
+        add(a, b, **named, out={"y": flat[:16].view(4, 4), "s": flat[15:19]})
+    named["c"] = flat[:16].view(4, 4)
+    with pytest.raises(errors.OverlappingOutput):
+        add(a, b, **named, out={"y": flat[1:17].view(4, 4)})
+    with pytest.raises(errors.OverlappingOutput, match="broadcast"):
+        add(a, b, **named, out={"y": torch.zeros(4, 1).expand(4, 4)})
+    named["c"].copy_(torch.randn(4, 4))
+    expected = add(a, b, **named).y
+    assert torch.equal(add(a, b, **named, out={"y": named["c"]}).y, expected)  # exactly a tile operand is fine
+
+
+def test_a_size_that_does_not_pair():
+    @coda.epilogue
+    def half(acc):
+        even, odd = coda.primitives.unpair(acc)
+        return {"y": even * odd}
+
+    with pytest.raises(errors.ShapeMismatch, match="even N"):
+        half(torch.ones(2, 3), torch.ones(3, 5))
+
+
+# backends -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_explicit_backend_never_falls_back(monkeypatch):
+    args, named = inputs()
+    with pytest.raises(errors.UnknownBackend, match="reference"):
+        add(*args, **named, backend="referense")
+    monkeypatch.setenv("CODA_BACKEND", "cuda")
+    with pytest.raises(errors.SettingError, match="CODA_BACKEND"):
+        add(*args, **named)
+
+
+def test_the_choice_is_logged(caplog, monkeypatch):
+    class Broken:
+        name = "triton"
+
+        def available(self):
+            return registry.Support(False, "no device")
+
+        def supports(self, program, problem):
+            return registry.Support(True)
+
+    from coda.problem import Problem
+    from coda.tune import choose
+
+    monkeypatch.setattr(registry, "get", lambda name: Broken() if name == "triton" else registry_get(name))
+    with caplog.at_level(logging.DEBUG, "coda"):
+        backend, _ = choose(add.program, Problem.example(add.program), "auto", None)
+    assert backend.name == "reference"
+    assert "no device" in caplog.text
+
+
+registry_get = registry.get
+
+
+def test_a_config_belongs_to_its_backend():
+    args, named = inputs()
+    with pytest.raises(errors.BadSchedule, match="another backend"):
+        add(*args, **named, backend="reference", config=Schedule(backend="triton"))
+
+
+def test_poison_shows_in_every_dtype():
+    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn):
+        assert poisoned((2, 3), dtype).float().isnan().all()
+    assert (poisoned((2,), torch.int64) != 0).all()
