@@ -227,10 +227,11 @@ class Child:
     def __exit__(self, *exception: object) -> None:
         self.end()
 
-    @property
-    def alive(self) -> bool:
-        """Whether the program still runs, as far as has been heard."""
-        return self._ending is None and "status" in self._open
+    def is_alive(self) -> bool:
+        """Whether the program still runs, after a look at what has come in meanwhile."""
+        if self._ending is None:
+            self._move(0)
+        return self._ending is None and "status" in self._open and not self._status
 
     def send(self, data: bytes, *, close: bool = False) -> None:
         """Queue bytes for the program's stdin; they leave while `pump` runs. `close` ends its stdin after them."""

@@ -147,7 +147,7 @@ def _characters(text: str) -> list[Finding]:
     findings = []
     for number, line in enumerate(text.split("\n"), 1):
         for column, character in enumerate(line):
-            if character < " " and character not in "\t\r\f" or character == "\x7f":
+            if (character < " " and character not in "\t\r\f") or character == "\x7f":
                 raise Refused(
                     Finding.of("S002", number, column, f"control character U+{ord(character):04X}: remove it")
                 )

@@ -26,6 +26,7 @@ import signal
 import sys
 import time
 from typing import Any
+import contextlib
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 LINUX = sys.platform == "linux"
@@ -93,10 +94,8 @@ def resident_bytes(pids: list[int]) -> int:
 
 def send(pid: int, number: int) -> None:
     """Signal one process; one that is gone is fine."""
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
-    except (ProcessLookupError, PermissionError):
-        pass
 
 
 class Watch:
@@ -126,7 +125,7 @@ class Watch:
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ):
                 signal.signal(number, signal.SIG_DFL)
             os.execv(config["argv"][0], config["argv"])
-        except BaseException as error:  # noqa: BLE001 - this fork must never return to its parent's code
+        except BaseException as error:
             os.write(2, f"cannot start {config['argv'][0]}: {error}\n".encode())
         os._exit(127)
 
@@ -186,10 +185,8 @@ class Watch:
         self.ending = True
         until = time.monotonic() + KILL_S
         while time.monotonic() < until:
-            try:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.program, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                pass
             for pid in descendants(os.getpid()):
                 send(pid, signal.SIGSTOP)
                 send(pid, signal.SIGKILL)

@@ -49,7 +49,8 @@ def load(name: str, path: pathlib.Path, *, package: bool = False) -> types.Modul
     file = path / "__init__.py" if package else path
     where = [str(path)] if package else None
     spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=where)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
@@ -86,15 +87,25 @@ def program_of(source: str, filename: str, operand_dtypes: dict[str, str] | None
     """Run the source and return the JSON of the program of its `kernel`."""
     lines = source.splitlines(keepends=True)
     linecache.cache[filename] = (len(source), None, lines, filename)
-    exec(compile(source, filename, "exec", dont_inherit=True), vars(module))  # noqa: S102 - what this process is for
+    exec(compile(source, filename, "exec", dont_inherit=True), vars(module))
     kernel = vars(module).get("kernel")
     if kernel is None:
         raise NameError("the file defines no `kernel`")
-    program = kernel.trace(operand_dtypes) if operand_dtypes else kernel.program
-    text = program.to_json()
+    text = _program(kernel, operand_dtypes or {}).to_json()
     if not isinstance(text, str):
         raise TypeError("the program did not serialise to text")
     return text
+
+
+def _program(kernel: Any, operand_dtypes: dict[str, str]) -> Any:
+    """The kernel's program, traced again where the task binds integers to operands that could hold either."""
+    program = kernel.program
+    inputs = getattr(program, "inputs", None)
+    vectors = (
+        [name for name, *_ in inputs] if inputs is not None else [o.name for o in program.operands if o.kind != "tile"]
+    )
+    whole = {n: "int" for n in vectors if operand_dtypes.get(n, "").startswith(("int", "uint"))}
+    return kernel.specialise(whole) if whole else program
 
 
 def explain(error: BaseException, filename: str) -> tuple[str, dict[str, Any]]:
@@ -109,6 +120,9 @@ def explain(error: BaseException, filename: str) -> tuple[str, dict[str, Any]]:
         hint = "build the kernel from coda.primitives; a missing capability is a new primitive"
     elif isinstance(error, SyntaxError) and error.filename == filename:
         return "COMPILE_ERROR", _error("syntax", str(error.msg), None, error.lineno)
+    elif isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError):
+        found = f"{error.name or 'the module'} has no such name: {str(error).partition(' (')[0]}"  # without our paths
+        return "COMPILE_ERROR", _error("import", found, hint, _line(error, filename))
     elif isinstance(error, MemoryError):
         status, code = "CRASH", "memory-limit"
     elif isinstance(error, SystemExit):
@@ -154,7 +168,7 @@ def main() -> None:
         for name in (*PRELOAD_LIBRARY, *PRELOAD):
             importlib.import_module(name)
         answer["layers"] = walls.confine(request["confine"])
-    except BaseException as error:  # noqa: BLE001 - ours, not the candidate's
+    except BaseException as error:
         answer |= {
             "status": "INFRA_ERROR",
             "error": _error("tracing-process", f"{type(error).__name__}: {error}", None, None),
@@ -164,10 +178,10 @@ def main() -> None:
         module = namespace(vocabulary)
         text = program_of(request["source"], request["filename"], request["operand_dtypes"], module)
         answer |= {"ok": True, "program": text}
-    except BaseException as error:  # noqa: BLE001 - whatever a candidate raises is an answer
+    except BaseException as error:
         try:
             status, parts = explain(error, request["filename"])
-        except BaseException as second:  # noqa: BLE001 - its own exception, which cannot be shown
+        except BaseException as second:
             status, parts = (
                 "RUNTIME_ERROR",
                 _error(type(second).__name__, "the error could not be described", None, None),
@@ -181,7 +195,7 @@ def reply(descriptor: int, answer: dict[str, Any]) -> None:
     try:
         sys.stdout.flush()
         sys.stderr.flush()
-    except BaseException:  # noqa: BLE001, S110 - its streams are its own affair
+    except BaseException:
         pass
     data = json.dumps(answer).encode("ascii")
     while data:

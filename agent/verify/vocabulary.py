@@ -22,7 +22,26 @@ BUILTINS = (
 """Builtins of arithmetic and sequences. Not here: whatever reads names, types, files or the user, and whatever prints."""
 
 HIDDEN_ATTRIBUTES = frozenset(
-    ["format", "format_map", "mro", "gi_frame", "gi_code", "gi_yieldfrom", "cr_frame", "cr_code", "ag_frame", "ag_code"]
-    + ["tb_frame", "tb_next", "f_back", "f_globals", "f_locals", "f_builtins", "f_code", "func_globals", "func_code"]
+    [
+        "format",
+        "format_map",
+        "mro",
+        "gi_frame",
+        "gi_code",
+        "gi_yieldfrom",
+        "cr_frame",
+        "cr_code",
+        "ag_frame",
+        "ag_code",
+        "tb_frame",
+        "tb_next",
+        "f_back",
+        "f_globals",
+        "f_locals",
+        "f_builtins",
+        "f_code",
+        "func_globals",
+        "func_code",
+    ]
 )
 """Attributes without an underscore that lead out of the vocabulary. `format` reads attributes named in a string."""

@@ -137,7 +137,7 @@ class WorkerSession:
         request = wire.dump({"nonce": nonce, "payload": dict(payload)})
         if len(request) > _REQUEST_BYTES:
             return _failure("INFRA_ERROR", "request-too-large", f"{len(request)} bytes of payload", started)
-        if self._child is not None and not self._child.alive:
+        if self._child is not None and not self._child.is_alive():
             self.close()  # it died between two calls: not this payload's doing
         fresh = self._child is None
         child = self._child or self._start()
@@ -302,7 +302,7 @@ def _serve(descriptor: int, function: str) -> None:
                 answer["infra"] = False
             answer["result"] = dict(work(request["payload"]))
             data = wire.dump(answer)
-        except Exception as error:  # noqa: BLE001 - whatever the function raises is an answer
+        except Exception as error:
             data = wire.dump({"nonce": answer["nonce"], "infra": answer.get("infra", False), "error": _describe(error)})
         with os.fdopen(descriptor, "wb", closefd=False) as stream:
             stream.write(data)

@@ -41,11 +41,14 @@ def test_streams_answer_and_exit_code_are_kept_apart() -> None:
     assert bytes(child.answer) == b"answer"
     assert (ending.stdout.text, ending.stderr.text) == ("out\n", "err\n")
     assert (ending.exit_code, ending.signal, ending.killed) == (7, None, "")
-    assert ending.max_rss_mb > 1 and gone(child)
+    assert ending.max_rss_mb > 1
+    assert gone(child)
 
 
 def test_stdin_arrives_whole_even_when_larger_than_a_pipe() -> None:
-    with Child(python("os.write(FD, str(len(sys.stdin.read())).encode())"), env=scrubbed_environment(), limits=Limits()) as child:  # type: ignore[arg-type]
+    with Child(
+        python("os.write(FD, str(len(sys.stdin.read())).encode())"), env=scrubbed_environment(), limits=Limits()
+    ) as child:  # type: ignore[arg-type]
         child.send(b"x" * 3_000_000, close=True)
         child.pump(until=lambda: False)
     assert bytes(child.answer) == b"3000000"
@@ -74,12 +77,15 @@ def test_signals_are_named(name: str) -> None:
 )
 def test_the_wall_limit_kills_whatever_the_program_ignores_or_closes(code: str) -> None:
     child, ending = finish(code, wall_s=0.5)
-    assert ending.killed == "timeout" and ending.seconds < 3 and gone(child)
+    assert ending.killed == "timeout"
+    assert ending.seconds < 3
+    assert gone(child)
 
 
 def test_a_program_that_stops_itself_is_killed_too() -> None:
     child, ending = finish("os.kill(os.getpid(), signal.SIGSTOP)", wall_s=0.5)
-    assert ending.killed == "timeout" and gone(child)
+    assert ending.killed == "timeout"
+    assert gone(child)
 
 
 DAEMON = """
@@ -96,7 +102,9 @@ time.sleep(0.05)
 @PROC
 def test_a_daemon_in_a_session_of_its_own_does_not_survive() -> None:
     child, ending = finish(DAEMON)
-    assert ending.exit_code == 0 and ending.leftovers == 1 and gone(child)
+    assert ending.exit_code == 0
+    assert ending.leftovers == 1
+    assert gone(child)
 
 
 @PROC
@@ -111,27 +119,38 @@ def test_a_daemon_with_an_empty_environment_does_not_survive() -> None:
 def test_a_fork_bomb_does_not_survive(leave: str) -> None:
     bomb = f"while True:\n    try:\n        if os.fork(): os._exit(0)\n        {leave}\n    except OSError:\n        pass\n"
     child, ending = finish("for i in range(5): os.fork()\n" + bomb, wall_s=0.5)
-    assert ending.leftovers > 0 and ending.unkillable == 0 and ending.seconds < 5 and gone(child)
+    assert ending.leftovers > 0
+    assert ending.unkillable == 0
+    assert ending.seconds < 5
+    assert gone(child)
 
 
 @PROC
 def test_memory_of_the_whole_tree_counts() -> None:
     code = "os.fork()\nx = bytearray(120 << 20)\nfor i in range(0, len(x), 4096): x[i] = 1\ntime.sleep(100)"
     child, ending = finish(code, memory_mb=200)
-    assert ending.killed == "memory" and ending.max_rss_mb > 200 and gone(child)
+    assert ending.killed == "memory"
+    assert ending.max_rss_mb > 200
+    assert gone(child)
 
 
 def test_two_hundred_megabytes_of_output_are_drained_in_constant_memory() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     _, ending = finish("for i in range(200): os.write(1, b'x' * 2**20)\nos.write(1, b'end')")
-    assert ending.stdout.total_bytes > 200 * 2**20 and ending.stdout.tail.endswith("end") and ending.exit_code == 0
+    assert ending.stdout.total_bytes > 200 * 2**20
+    assert ending.stdout.tail.endswith("end")
+    assert ending.exit_code == 0
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 40 * 1024
 
 
-@pytest.mark.parametrize(("code", "why"), [("os.write(1, b'x' * 65536)", "output"), ("os.write(FD, b'x' * 65536)", "answer")])
+@pytest.mark.parametrize(
+    ("code", "why"), [("os.write(1, b'x' * 65536)", "output"), ("os.write(FD, b'x' * 65536)", "answer")]
+)
 def test_output_and_answer_are_capped(code: str, why: str) -> None:
     child, ending = finish(f"while True: {code}", output_mb=4, answer_bytes=1 << 20)
-    assert ending.killed == why and len(child.answer) <= (1 << 20) + 1 and gone(child)
+    assert ending.killed == why
+    assert len(child.answer) <= (1 << 20) + 1
+    assert gone(child)
 
 
 @PROC
@@ -161,8 +180,11 @@ child.pump(until=lambda: False)
 def test_a_killed_judge_leaves_nothing_running(number: int) -> None:
     mark = f"test-{os.getpid()}-{number}"
     environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(__file__).parents[3])}
-    judge = subprocess.Popen([sys.executable, "-c", JUDGE, mark], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert judge.stdout is not None and judge.stdout.readline() == b"started\n"
+    judge = subprocess.Popen(
+        [sys.executable, "-c", JUDGE, mark], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert judge.stdout is not None
+    assert judge.stdout.readline() == b"started\n"
     until = time.monotonic() + 5
     while len(marked(mark)) < 3 and time.monotonic() < until:
         time.sleep(0.02)
@@ -177,8 +199,12 @@ def test_a_killed_judge_leaves_nothing_running(number: int) -> None:
 
 @PROC
 def test_survivors_of_a_killed_watchdog_are_found_by_their_mark() -> None:
-    child, ending = finish("if os.fork() == 0:\n    os.setsid()\n    time.sleep(100)\nos.kill(os.getppid(), 9)\ntime.sleep(100)")
-    assert ending.killed == "watchdog-lost" and ending.leftovers >= 1 and gone(child)
+    child, ending = finish(
+        "if os.fork() == 0:\n    os.setsid()\n    time.sleep(100)\nos.kill(os.getppid(), 9)\ntime.sleep(100)"
+    )
+    assert ending.killed == "watchdog-lost"
+    assert ending.leftovers >= 1
+    assert gone(child)
     assert sweep(child.mark) == 0
 
 
@@ -197,7 +223,8 @@ def test_a_program_that_cannot_be_started_says_so() -> None:
     with Child(lambda _: ["/nonexistent/program"], env=scrubbed_environment(), limits=Limits()) as child:
         child.pump(until=lambda: False)
         ending = child.end()
-    assert ending.exit_code == 127 and "cannot start /nonexistent/program" in ending.stderr.text
+    assert ending.exit_code == 127
+    assert "cannot start /nonexistent/program" in ending.stderr.text
 
 
 @PROC
@@ -218,7 +245,13 @@ def test_the_program_holds_no_descriptor_but_its_own() -> None:
 
 
 def test_environments_hold_no_secrets() -> None:
-    given = {"PATH": "/bin", "ANTHROPIC_API_KEY": "k", "CODA_AGENT_TOKEN": "t", "TRITON_INTERPRET": "1", "AWS_PROFILE": "p"}
+    given = {
+        "PATH": "/bin",
+        "ANTHROPIC_API_KEY": "k",
+        "CODA_AGENT_TOKEN": "t",
+        "TRITON_INTERPRET": "1",
+        "AWS_PROFILE": "p",
+    }
     assert tool_environment(given) == {"PATH": "/bin", "TRITON_INTERPRET": "1"}
     assert "HOME" not in scrubbed_environment()
 

@@ -11,6 +11,7 @@ import resource
 import subprocess
 import sys
 import threading
+from random import Random
 
 import pytest
 
@@ -33,7 +34,8 @@ def kernel(acc):
 ESCAPE = HONEST + '\n_import = coda.__builtins__["__import__"]\nos, sys = _import("os"), _import("sys")\n'
 
 LINUX_FILTER = pytest.mark.skipif(
-    sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"), reason="the system-call filter is for Linux"
+    sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"),
+    reason="the system-call filter is for Linux",
 )
 
 
@@ -52,9 +54,11 @@ def code(outcome: TraceOutcome) -> tuple[str, str | None]:
 def test_an_honest_kernel_passes_and_the_program_is_what_coda_writes() -> None:
     outcome = trace(HONEST)
     assert outcome.status == "PASS", outcome.error
-    assert outcome.program_json is not None and tracer._parse_program(outcome.program_json).to_json() == outcome.program_json
+    assert outcome.program_json is not None
+    assert tracer._parse_program(outcome.program_json).to_json() == outcome.program_json
     assert outcome.digest == tracer._parse_program(outcome.program_json).digest
-    assert outcome.error is None and outcome.evidence.ending.exit_code == 0
+    assert outcome.error is None
+    assert outcome.evidence.ending.exit_code == 0
 
 
 def test_tracing_is_repeatable_and_cheap() -> None:
@@ -66,9 +70,11 @@ def test_tracing_is_repeatable_and_cheap() -> None:
 
 def test_the_walls_that_this_system_has_are_in_the_evidence() -> None:
     layers = trace(HONEST).evidence.layers
-    assert "rlimits" in layers and "unprivileged" in layers
+    assert "rlimits" in layers
+    assert "unprivileged" in layers
     if sys.platform == "linux" and os.uname().machine in ("x86_64", "aarch64"):
-        assert "syscalls" in layers and "no-new-privileges" in layers
+        assert "syscalls" in layers
+        assert "no-new-privileges" in layers
 
 
 def test_text_beyond_ascii_is_fine_in_any_locale(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,13 +92,49 @@ def test_parallel_traces_do_not_disturb_each_other() -> None:
     assert [outcome.status for outcome in found] == ["PASS"] * 3
 
 
+PLAN = HONEST.replace("def kernel", "def first").replace("acc * sigmoid(acc)}", "acc * sigmoid(acc)}\n")
+PLAN += '@coda.plan\ndef kernel(x, w, v):\n    """Two GEMMs."""\n    return {"z": coda.matmul(first(x, w).y, v)}\n'
+VECTOR = HONEST.replace("import sigmoid", "import ColVector, select_column, sigmoid").replace(
+    "(acc)", "(acc, t: ColVector)", 1
+)
+
+
+def test_plans_travel_too() -> None:
+    outcome = trace(PLAN)
+    assert outcome.ok, outcome.error
+    assert outcome.program_json is not None
+    assert tracer._parse_program(outcome.program_json).gemms == 2
+
+
+def test_the_digest_is_the_one_of_the_module_imported_normally() -> None:
+    for source in (HONEST, PLAN, VECTOR):
+        module: dict[str, object] = {}
+        exec(source, module)
+        assert trace(source).digest == module["kernel"].program.digest  # type: ignore[attr-defined]
+
+
+def test_integer_operands_of_the_task_are_traced_as_integers() -> None:
+    source = VECTOR.replace("acc * sigmoid(acc)}", "acc * sigmoid(acc) * t}")
+    plain, whole = (
+        trace(source),
+        trace(source, operand_dtypes={"t": "int64", "a": "bfloat16", "b": "int8", "unknown": "int32"}),
+    )
+    assert plain.ok
+    assert whole.ok
+    assert plain.digest != whole.digest
+    assert whole.program_json is not None
+    assert '"dtype":"int"' in whole.program_json
+    assert trace(source, operand_dtypes={"t": "float32"}).digest == plain.digest
+
+
 # ---- mistakes --------------------------------------------------------------------------------------------------------
 
 
 def test_a_syntax_error_that_only_the_compiler_sees_has_its_line() -> None:
     outcome = trace(HONEST + "\nreturn 1\n")
     assert code(outcome) == ("COMPILE_ERROR", "syntax")
-    assert outcome.error is not None and outcome.error.line == len(HONEST.splitlines()) + 2
+    assert outcome.error is not None
+    assert outcome.error.line == len(HONEST.splitlines()) + 2
 
 
 @pytest.mark.parametrize(
@@ -108,7 +150,8 @@ def test_a_syntax_error_that_only_the_compiler_sees_has_its_line() -> None:
 def test_exceptions_come_back_with_class_and_line(body: str, expected: str) -> None:
     outcome = run(body)
     assert code(outcome) == ("RUNTIME_ERROR", expected)
-    assert outcome.error is not None and (outcome.error.line or 0) > len(ESCAPE.splitlines())
+    assert outcome.error is not None
+    assert (outcome.error.line or 0) > len(ESCAPE.splitlines())
 
 
 def test_an_exception_that_cannot_be_printed_is_still_an_answer() -> None:
@@ -118,17 +161,50 @@ def test_an_exception_that_cannot_be_printed_is_still_an_answer() -> None:
 
 def test_a_long_message_is_cut() -> None:
     outcome = run("raise coda.__builtins__['ValueError']('x' * 10**6)\n")
-    assert outcome.error is not None and 1000 < len(outcome.error.message) < 3000
+    assert outcome.error is not None
+    assert 1000 < len(outcome.error.message) < 3000
 
 
-@pytest.mark.parametrize("line", ["import os", "import torch", "from coda import ops", "from coda.primitives.value import OPS"])
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("acc * row_sum(acc)", "tile-local"),
+        ("acc if acc > 0 else 0 * acc", "control-flow"),
+        ("unpair(unpair(acc)[0])[0]", "width"),
+        ("3", "outputs"),
+    ],
+)
+def test_mistakes_that_coda_names_keep_its_code_its_hint_and_the_line(value: str, expected: str) -> None:
+    source = HONEST.replace("import sigmoid", "import row_sum, sigmoid, unpair").replace(
+        "acc * sigmoid(acc)}", value + "}"
+    )
+    outcome = trace(source)
+    assert code(outcome) == ("COMPILE_ERROR", expected), outcome.error
+    assert outcome.error is not None
+    if expected != "outputs":  # that one is about the whole function
+        assert outcome.error.line == 9
+        assert outcome.error.hint
+
+
+def test_a_name_that_the_primitives_lack_is_a_mistake_without_our_paths() -> None:
+    outcome = trace(HONEST.replace("sigmoid", "sigmiod"))
+    assert code(outcome) == ("COMPILE_ERROR", "import")
+    assert outcome.error is not None
+    assert "sigmiod" in outcome.error.message
+    assert "/" not in outcome.error.message
+
+
+@pytest.mark.parametrize(
+    "line", ["import os", "import torch", "from coda import ops", "from coda.primitives.value import OPS"]
+)
 def test_imports_outside_the_list_are_policy_even_without_the_static_gate(line: str) -> None:
     assert code(trace(HONEST + f"\n{line}\n")) == ("POLICY", "import-refused")
 
 
 def test_a_file_without_kernel_is_an_error() -> None:
     outcome = trace(HONEST.replace("def kernel", "def other"))
-    assert code(outcome) == ("RUNTIME_ERROR", "NameError") and "kernel" in str(outcome.error)
+    assert code(outcome) == ("RUNTIME_ERROR", "NameError")
+    assert "kernel" in str(outcome.error)
 
 
 # ---- hostile: time, memory, output -----------------------------------------------------------------------------------
@@ -157,11 +233,14 @@ def test_ten_gigabytes_are_refused() -> None:
 
 
 def test_a_flood_of_output_is_cut_and_the_kernel_is_still_judged() -> None:
+    trace(HONEST)  # what the first call imports does not count
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     outcome = run("for i in range(200): os.write(1 + i % 2, b'x' * 2**20)\nos.write(2, b'last words')\n")
     assert outcome.status == "PASS"
     err = outcome.evidence.ending.stderr
-    assert err.total_bytes > 90 * 2**20 and len(err.head) <= 4096 and err.tail.endswith("last words")
+    assert err.total_bytes > 90 * 2**20
+    assert len(err.head) <= 4096
+    assert err.tail.endswith("last words")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 40 * 1024
 
 
@@ -196,25 +275,27 @@ EVERYWHERE = "for fd in range(3, 64):\n    try:\n        os.write(fd, DATA)\n   
 
 
 def test_a_forged_answer_without_the_nonce() -> None:
-    forged = "DATA = b'{\"nonce\": \"0\", \"ok\": true, \"program\": \"{}\"}'\n" + EVERYWHERE + "os._exit(0)\n"
+    forged = 'DATA = b\'{"nonce": "0", "ok": true, "program": "{}"}\'\n' + EVERYWHERE + "os._exit(0)\n"
     assert code(run(forged)) == ("TAMPERED", "bad-nonce")
 
 
 def test_a_forged_answer_before_the_real_one() -> None:
-    forged = "DATA = b'{\"nonce\": \"0\", \"ok\": true, \"program\": \"{}\"}'\n" + EVERYWHERE
+    forged = 'DATA = b\'{"nonce": "0", "ok": true, "program": "{}"}\'\n' + EVERYWHERE
     assert code(run(forged)) == ("TAMPERED", "bad-document")
 
 
 @pytest.mark.parametrize(
     "data",
-    ["b'\\x80\\x04N.'", "b'[' * 100000", "b'{\"a\": NaN}'", "b'{\"nonce\": 1, \"nonce\": 2}'", "b'[1]'", "b'\\xff\\xfe'"],
+    ["b'\\x80\\x04N.'", "b'[' * 100000", "b'{\"a\": NaN}'", 'b\'{"nonce": 1, "nonce": 2}\'', "b'[1]'", "b'\\xff\\xfe'"],
 )
 def test_bytes_that_are_not_one_document(data: str) -> None:
     assert code(run(f"DATA = {data}\n" + EVERYWHERE + "os._exit(0)\n")) == ("TAMPERED", "bad-document")
 
 
 def test_an_answer_beyond_the_cap() -> None:
-    outcome = run("DATA = b'x' * 65536\nfor i in range(64):\n    " + EVERYWHERE.replace("\n", "\n    ") + "\nos._exit(0)\n")
+    outcome = run(
+        "DATA = b'x' * 65536\nfor i in range(64):\n    " + EVERYWHERE.replace("\n", "\n    ") + "\nos._exit(0)\n"
+    )
     assert code(outcome) == ("TAMPERED", "answer-limit")
 
 
@@ -228,7 +309,22 @@ STEAL = (
 def test_a_stolen_nonce_on_something_that_is_no_program() -> None:
     body = STEAL + "DATA = json.dumps({'nonce': nonce, 'ok': True, 'program': '{\"kind\": \"epilogue\"}'}).encode()\n"
     outcome = run(body + EVERYWHERE + "os._exit(0)\n")
-    assert outcome.status == "TAMPERED" and outcome.program_json is None
+    assert outcome.status == "TAMPERED"
+    assert outcome.program_json is None
+
+
+def test_damaged_programs_never_trip_the_judge() -> None:
+    text = trace(PLAN).program_json or ""
+    evidence = trace(HONEST).evidence
+    random = Random(7)
+    for _ in range(300):
+        at, length = random.randrange(len(text)), random.choice([0, 1, 1, 2, 5, 40])
+        damaged = (
+            text[:at] + random.choice(["", "0", "null", "[]", "{}", '"', "-1", "1e999", "true"]) + text[at + length :]
+        )
+        assert tracer._accepted(damaged, evidence).status in ("PASS", "TAMPERED")
+    for odd in ("", "null", "[]", "{}", "[" * 100_000, '{"format":"coda.plan/1"}', '{"format":3}', "\udc9d"):
+        assert tracer._accepted(odd, evidence).status == "TAMPERED"
 
 
 def test_a_stolen_nonce_on_a_status_word_of_the_judge() -> None:
@@ -243,7 +339,9 @@ def test_the_environment_has_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-very-secret")
     outcome = run("os.write(1, ascii(os.environ).encode())\n".replace("ascii", "coda.__builtins__['repr']"))
     printed = outcome.evidence.ending.stdout.text
-    assert "LC_ALL" in printed and "sk-very-secret" not in printed and "HOME" not in printed
+    assert "LC_ALL" in printed
+    assert "sk-very-secret" not in printed
+    assert "HOME" not in printed
 
 
 @LINUX_FILTER
@@ -267,7 +365,8 @@ def test_the_environment_has_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None
 def test_system_calls_outside_the_list_fail(attempt: str) -> None:
     outcome = run(attempt + "\n")
     assert outcome.status == "RUNTIME_ERROR", outcome
-    assert outcome.error is not None and outcome.error.code in ("PermissionError", "RuntimeError")
+    assert outcome.error is not None
+    assert outcome.error.code in ("PermissionError", "RuntimeError")
 
 
 def test_processes_are_refused_without_the_system_call_filter_too() -> None:
@@ -306,7 +405,8 @@ def test_nothing_is_left_running_and_nobody_else_is_hit(body: str, monkeypatch: 
     sibling = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
         run(body, wall_s=0.7)
-        assert len(marks) == 1 and process.marked(marks[0]) == []
+        assert len(marks) == 1
+        assert process.marked(marks[0]) == []
         assert sibling.poll() is None
     finally:
         sibling.kill()

@@ -12,7 +12,8 @@ pytestmark = pytest.mark.null
 def test_a_document_goes_there_and_back() -> None:
     document = {"a": [1, 2.5, None, True], "text": "μ 📍 \udc9d"}
     line = wire.dump(document)
-    assert line.endswith(b"\n") and line.isascii()
+    assert line.endswith(b"\n")
+    assert line.isascii()
     assert wire.parse(line, max_bytes=1000) == document
 
 
