@@ -173,7 +173,9 @@ def test_a_task_is_complete(task_id: str) -> None:
     assert len(task.shapes_of("ragged")) >= 3
     assert len(task.shapes_of("benchmark")) >= 3
     assert any(all(v <= 2 for v in s.dims.values()) for s in task.shapes_of("ragged")), "no tiny shape"
-    assert any(s.dims["M"] % 2 and s.dims["K"] % 2 and s.dims["M"] > 8 for s in task.shapes_of("ragged")), "no odd shape"
+    assert any(s.dims["M"] % 2 and s.dims["K"] % 2 and s.dims["M"] > 8 for s in task.shapes_of("ragged")), (
+        "no odd shape"
+    )
     for shape in task.shapes:
         assert shape.reason
         for i in task.inputs:
