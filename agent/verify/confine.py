@@ -1,8 +1,9 @@
 """What a candidate's process gives up before the first line of the candidate runs.
 
-Used by `trace_child.py`, inside the throw-away process; standard library only, loaded by path. Nothing here is needed for
-honest kernels: the static gate has refused everything that could try. It is the second wall, made of layers of which each
-is applied where the system has it, and `confine` returns the names of those that hold (they are part of the evidence).
+Used by `trace_child.py`, inside the throw-away process; standard library only, loaded by path. Nothing here is needed
+for honest kernels: the static gate has refused everything that could try. It is the second wall, made of layers of
+which each is applied where the system has it, and `confine` returns the names of those that hold (they are part of the
+evidence).
 
 - `rlimits`: CPU seconds, address space, no new processes or threads, no bytes into files, few descriptors, no core.
 - `unprivileged`: started as root, become `nobody`; limits on processes do not bind root at all.
@@ -30,7 +31,8 @@ CALLS: dict[str, tuple[int, int]] = {
     "read": (0, 63), "write": (1, 64), "writev": (20, 66), "close": (3, 57), "lseek": (8, 62), "fstat": (5, 80),
     "mmap": (9, 222), "munmap": (11, 215), "mprotect": (10, 226), "mremap": (25, 216), "madvise": (28, 233),
     "brk": (12, 214), "futex": (202, 98), "sched_yield": (24, 124), "nanosleep": (35, 101),
-    "clock_nanosleep": (230, 115), "clock_gettime": (228, 113), "gettimeofday": (96, 169), "restart_syscall": (219, 128),
+    "clock_nanosleep": (230, 115), "clock_gettime": (228, 113), "gettimeofday": (96, 169),
+    "restart_syscall": (219, 128),
     "rt_sigreturn": (15, 139), "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135), "sigaltstack": (131, 132),
     "getpid": (39, 172), "gettid": (186, 178), "getrandom": (318, 278), "exit": (60, 93), "exit_group": (231, 94),
 }  # fmt: skip

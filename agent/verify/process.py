@@ -10,8 +10,8 @@ gates (compile, numerics, bench) through it and may talk to one process several 
 
 - Between us and the program sits a watchdog (`supervise.py`): it kills the *whole* tree, also what changed its session,
   when we ask, when we raise, and when we are killed ourselves. Only descendants of that watchdog are ever signalled.
-- The answer comes on a private pipe, so what is printed never counts. stdout and stderr are drained all the time and kept
-  as head and tail; beyond `output_mb` in total the program is killed.
+- The answer comes on a private pipe, so what is printed never counts. stdout and stderr are drained all the time and
+  kept as head and tail; beyond `output_mb` in total the program is killed.
 - The environment is built from nothing (`scrubbed_environment`) or from a list of names (`tool_environment`): no keys.
 - Every wait has a deadline and is interruptible; leaving the `with` block by an exception kills everything first.
 """

@@ -1,12 +1,12 @@
 """Gate `static`: read a candidate's source without running any of it.
 
-`check` decodes, bounds and parses the text here, then hands the tree to `static_rules.py`. Everything that could hurt the
-judge's own process comes first: size, encoding, nesting (before anything recursive looks at the text). What passes is
+`check` decodes, bounds and parses the text here, then hands the tree to `static_rules.py`. Everything that could hurt
+the judge's own process comes first: size, encoding, nesting (before anything recursive looks at the text). What passes is
 run by `tracer.py` in a process of its own, whose walls do not rely on this gate; this gate is what makes a refusal
 precise, cheap and explainable.
 
-Two status words. `COMPILE_ERROR`: not a kernel file, an honest mistake. `POLICY`: reaches for something that a kernel file may not
-use. With findings of both, the report says `POLICY`.
+Two status words. `COMPILE_ERROR`: not a kernel file, an honest mistake. `POLICY`: reaches for something that a kernel
+file may not use. With findings of both, the report says `POLICY`.
 
 | rule | status | refuses |
 |---|---|---|

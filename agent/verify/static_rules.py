@@ -2,8 +2,8 @@
 
 `static.py` has the table of all rules, has already bounded the tree, and calls `check_tree`. Three passes, each a small
 class or function: `_Scope` (which names the file defines), `_shape` (the file's grammar) and `_Walk` (everything else).
-The rules are an allow list wherever one is possible: statements, builtins, imports and modules' attributes. Attributes of
-values cannot be listed, because a result's fields are named by the author; they are barred by form instead.
+The rules are an allow list wherever one is possible: statements, builtins, imports and modules' attributes. Attributes
+of values cannot be listed, because a result's fields are named by the author; they are barred by form instead.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from .process import Frozen
 Status = Literal["COMPILE_ERROR", "POLICY"]
 
 _HONEST = ("S001", "S002", "S007", "S103", "S104", "S105", "S106", "S107", "S108", "S207", "S208", "S211", "S303")
-_BARRED = ("S003", "S004", "S005", "S006", "S101", "S102", "S109", "S110", "S201", "S202", "S203", "S204", "S205", "S206",
-           "S209", "S210", "S212", "S301", "S302", "S304", "S305", "S306")  # fmt: skip
+_BARRED = ("S003", "S004", "S005", "S006", "S101", "S102", "S109", "S110", "S201", "S202", "S203", "S204", "S205",
+           "S206", "S209", "S210", "S212", "S301", "S302", "S304", "S305", "S306")  # fmt: skip
 RULES: dict[str, Status] = {**dict.fromkeys(_HONEST, "COMPILE_ERROR"), **dict.fromkeys(_BARRED, "POLICY")}
 """Every rule id and the status word that it gives."""
 
@@ -209,7 +209,7 @@ def _top_level_message(statement: ast.stmt) -> str:
         return "text in the middle of the file: write a comment (#)"
     if isinstance(statement, ast.If):
         return "`if` at the top level: a kernel file only defines things; put it into the function, over constants"
-    return f"{type(statement).__name__} at the top level: only the docstring, imports, constants and functions belong there"
+    return f"{type(statement).__name__} at the top level: only docstring, imports, constants and functions belong there"
 
 
 def _kernel(tree: ast.Module, bindings: dict[str, list[ast.stmt]], scope: _Scope) -> list[Finding]:
@@ -223,7 +223,8 @@ def _kernel(tree: ast.Module, bindings: dict[str, list[ast.stmt]], scope: _Scope
             choice = decorated[-1] if len(decorated) == 1 else " or ".join(decorated)
             message = f"the file defines no `kernel`: add `kernel = {choice}` as its last line"
         elif functions:
-            message = f"the file defines no `kernel`: decorate {next(reversed(functions))} with @coda.epilogue and name it kernel"
+            last = next(reversed(functions))
+            message = f"the file defines no `kernel`: decorate {last} with @coda.epilogue and name it kernel"
         else:
             message = (
                 "the file defines no `kernel`: write a function under @coda.epilogue, @coda.pointwise or @coda.plan"
@@ -364,7 +365,8 @@ class _Walk(ast.NodeVisitor):
         self.generic_visit(node)
         self._scopes.pop()
 
-    visit_ListComp = visit_SetComp = visit_GeneratorExp = visit_DictComp = _comprehension
+    visit_ListComp = visit_SetComp = _comprehension  # noqa: N815 - the names are ast's
+    visit_GeneratorExp = visit_DictComp = _comprehension  # noqa: N815
 
     def _decorator(self, decorator: ast.expr) -> None:
         allowed = ", ".join(f"@coda.{name}" for name in vocabulary.DECORATORS)

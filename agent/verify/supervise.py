@@ -18,6 +18,7 @@ Off Linux there is no subreaper and no /proc: only the process group is killed, 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -26,7 +27,6 @@ import signal
 import sys
 import time
 from typing import Any
-import contextlib
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 LINUX = sys.platform == "linux"
@@ -124,13 +124,13 @@ class Watch:
             os.set_inheritable(int(config["result"]), True)
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ):
                 signal.signal(number, signal.SIG_DFL)
-            os.execv(config["argv"][0], config["argv"])
-        except BaseException as error:
+            os.execv(config["argv"][0], config["argv"])  # noqa: S606 - the judge chose the program; there is no shell
+        except BaseException as error:  # this fork must never return into its parent's code
             os.write(2, f"cannot start {config['argv'][0]}: {error}\n".encode())
         os._exit(127)
 
     def run(self) -> None:
-        """Until the program has ended, the judge lets go, or the tree is too large; then kill what is left and report."""
+        """Until the program ends, the judge lets go, or the tree is too large; then kill what is left and report."""
         poll = select.poll()
         poll.register(self.control, select.POLLIN)
         ended = os.pidfd_open(self.program) if hasattr(os, "pidfd_open") else -1
@@ -154,7 +154,7 @@ class Watch:
                 self.result["killed"] = "memory"
 
     def _ended(self) -> bool:
-        """Whether the program itself has ended. It stays a zombie until `_end`, which keeps its process group's id its own."""
+        """Whether the program itself has ended. It stays a zombie until `_end`, so that its group's id stays its own."""
         options = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return os.waitid(os.P_PID, self.program, options) is not None
 
@@ -179,8 +179,8 @@ class Watch:
     def _end(self) -> None:
         """Kill the whole tree, collect it, report.
 
-        One signal to the group is atomic, so an ordinary fork bomb dies of it. What left the group is stopped and killed
-        process by process; orphans come to us, and reading our own children is quicker than they can fork.
+        One signal to the group is atomic, so an ordinary fork bomb dies of it. What left the group is stopped and
+        killed process by process; orphans come to us, and reading our own children is quicker than they can fork.
         """
         self.ending = True
         until = time.monotonic() + KILL_S
@@ -197,7 +197,7 @@ class Watch:
                 self._reap_others()
                 if not alive:
                     break
-            if self._ended() and not descendants(os.getpid()):
+            if self._ended() and not set(children()) - {self.program} and not descendants(os.getpid()):
                 break
             time.sleep(0.001)
         status = self._reap(self.program, os.WNOHANG)

@@ -1,7 +1,7 @@
 """The throw-away process that runs a candidate's Python once and answers with the program that it wrote.
 
-Started by `tracer.py` as `python -s -P -S -B trace_child.py DESCRIPTOR CODA_FOLDER`, with an environment built from nothing.
-Standard library and `coda` only; torch and the other packages are not even on the path. In order:
+Started by `tracer.py` as `python -s -P -S -B trace_child.py DESCRIPTOR CODA_FOLDER`, with an environment built from
+nothing. Standard library and `coda` only; torch and the other packages are not even on the path. In order:
 
 1. read the request from stdin: nonce, source, operand dtypes, limits;
 2. import everything that tracing needs, then give up files, processes, network, memory and privileges (`confine.py`);
@@ -87,7 +87,7 @@ def program_of(source: str, filename: str, operand_dtypes: dict[str, str] | None
     """Run the source and return the JSON of the program of its `kernel`."""
     lines = source.splitlines(keepends=True)
     linecache.cache[filename] = (len(source), None, lines, filename)
-    exec(compile(source, filename, "exec", dont_inherit=True), vars(module))
+    exec(compile(source, filename, "exec", dont_inherit=True), vars(module))  # noqa: S102 - what this process is for
     kernel = vars(module).get("kernel")
     if kernel is None:
         raise NameError("the file defines no `kernel`")
@@ -168,7 +168,7 @@ def main() -> None:
         for name in (*PRELOAD_LIBRARY, *PRELOAD):
             importlib.import_module(name)
         answer["layers"] = walls.confine(request["confine"])
-    except BaseException as error:
+    except BaseException as error:  # ours, not the candidate's
         answer |= {
             "status": "INFRA_ERROR",
             "error": _error("tracing-process", f"{type(error).__name__}: {error}", None, None),
@@ -178,10 +178,10 @@ def main() -> None:
         module = namespace(vocabulary)
         text = program_of(request["source"], request["filename"], request["operand_dtypes"], module)
         answer |= {"ok": True, "program": text}
-    except BaseException as error:
+    except BaseException as error:  # whatever a candidate raises is an answer
         try:
             status, parts = explain(error, request["filename"])
-        except BaseException as second:
+        except BaseException as second:  # an exception of its own making that cannot be shown
             status, parts = (
                 "RUNTIME_ERROR",
                 _error(type(second).__name__, "the error could not be described", None, None),
@@ -195,7 +195,7 @@ def reply(descriptor: int, answer: dict[str, Any]) -> None:
     try:
         sys.stdout.flush()
         sys.stderr.flush()
-    except BaseException:
+    except BaseException:  # noqa: S110 - its streams are its own affair
         pass
     data = json.dumps(answer).encode("ascii")
     while data:

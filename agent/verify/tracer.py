@@ -194,7 +194,7 @@ def _accepted(text: str | None, evidence: TraceEvidence) -> TraceOutcome:
     try:
         program = _parse_program(text or "")
         return TraceOutcome(status="PASS", program_json=program.to_json(), digest=program.digest, evidence=evidence)
-    except Exception as error:
+    except Exception as error:  # a parser that trips over forged data must not take the judge with it
         code = error.code if isinstance(error, CodaError) else type(error).__name__
         message = f"the traced program is not valid: {str(error)[:300]}"
         return TraceOutcome(status="TAMPERED", error=TraceError(code=code, message=message), evidence=evidence)

@@ -16,10 +16,10 @@ DECORATORS = ("epilogue", "plan", "pointwise")
 """The decorators, all of `coda`."""
 
 BUILTINS = (
-    "abs", "all", "any", "bool", "dict", "divmod", "enumerate", "float", "int", "isinstance", "len", "list", "max", "min",
-    "pow", "range", "reversed", "round", "sorted", "sum", "tuple", "zip",
+    "abs", "all", "any", "bool", "dict", "divmod", "enumerate", "float", "int", "isinstance", "len", "list", "max",
+    "min",     "pow", "range", "reversed", "round", "sorted", "sum", "tuple", "zip",
 )  # fmt: skip
-"""Builtins of arithmetic and sequences. Not here: whatever reads names, types, files or the user, and whatever prints."""
+"""Builtins of arithmetic and sequences. Not here: whatever reads names, types, files or the user, or prints."""
 
 HIDDEN_ATTRIBUTES = frozenset(
     [

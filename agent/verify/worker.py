@@ -8,7 +8,7 @@
 
 A worker function takes one JSON-able dict and returns one. Payloads travel on stdin, answers on a private pipe with the
 request's nonce; what libraries print is kept as head and tail. Nothing is pickled. After any outcome but `PASS` a
-session throws its process away and the next call starts a fresh one: a sticky CUDA error never reaches the next payload.
+session throws its process away and the next call starts a fresh one: a sticky CUDA error never reaches the next one.
 
 `python -m agent.verify.worker DESCRIPTOR FUNCTION` is the process itself (`_serve`, at the end of this file);
 `process.py` starts it, limits it, and kills it with everything that it started (compilers included).
@@ -131,7 +131,7 @@ class WorkerSession:
         return child.end() if child is not None else None
 
     def call(self, payload: Mapping[str, Any], *, timeout_s: float | None = None, last: bool = False) -> WorkerOutcome:
-        """One payload. `last` lets the process end afterwards, so that its ending and peak memory are in the outcome."""
+        """One payload. `last` lets the process end afterwards: its ending and peak memory are in the outcome."""
         started = time.monotonic()
         nonce = secrets.token_hex(16)
         request = wire.dump({"nonce": nonce, "payload": dict(payload)})
@@ -244,7 +244,7 @@ class GpuHealth(Frozen):
 
 
 def gpu_health(deadline_s: float = 60.0, *, env: Mapping[str, str | None] | None = None) -> GpuHealth:
-    """Run a tiny kernel in a process of its own, with a deadline of its own. Most of the time goes into importing torch."""
+    """Run a tiny kernel in a process of its own, with a deadline of its own. Importing torch takes most of the time."""
     outcome = run_worker(f"{_PACKAGE}.worker:probe_gpu", {}, timeout_s=deadline_s, env=env)
     if outcome.result is not None:
         return GpuHealth.model_validate({**outcome.result, "seconds": round(outcome.seconds, 3)})

@@ -155,13 +155,15 @@ def test_output_and_answer_are_capped(code: str, why: str) -> None:
 
 @PROC
 def test_an_exception_in_the_judge_kills_everything() -> None:
-    with (
-        pytest.raises(KeyboardInterrupt),
-        Child(python(DAEMON + "time.sleep(100)"), env=scrubbed_environment(), limits=Limits()) as child,  # type: ignore[arg-type]
-    ):
-        time.sleep(0.3)
-        assert len(marked(child.mark)) >= 2
+    child = Child(python(DAEMON + "time.sleep(100)"), env=scrubbed_environment(), limits=Limits())  # type: ignore[arg-type]
+    time.sleep(0.3)
+    assert len(marked(child.mark)) >= 2
+
+    def interrupt() -> bool:
         raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), child:
+        child.pump(until=interrupt)
     assert gone(child)
 
 

@@ -86,7 +86,8 @@ def described(outcome: WorkerOutcome) -> tuple[str, str | None]:
 
 def test_a_result_comes_back(env: dict[str, str | None]) -> None:
     outcome = call(env, "echo", text="μ 📍", number=1.5)
-    assert outcome.status == "PASS" and outcome.result is not None, outcome
+    assert outcome.status == "PASS", outcome
+    assert outcome.result is not None
     assert outcome.result["payload"] == {"do": "echo", "text": "μ 📍", "number": 1.5}
     assert outcome.result["pid"] != os.getpid()
     assert not pathlib.Path(outcome.result["cwd"]).exists()
