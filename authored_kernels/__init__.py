@@ -129,7 +129,9 @@ def _json(path: pathlib.Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise FormatError(f"{path.parent.parent.name}/{path.parent.name}: {path.name} cannot be read", got=str(error)) from error
+        raise FormatError(
+            f"{path.parent.parent.name}/{path.parent.name}: {path.name} cannot be read", got=str(error)
+        ) from error
     if not isinstance(data, dict):
         raise FormatError(f"{path.name} is not a JSON object", got=type(data).__name__)
     return data
