@@ -1,0 +1,137 @@
+"""Gate `compile`: does it become a kernel for the target, and what does that kernel use?
+
+    gate    every fused backend in a worker of its own, with its own time limit
+    work    the worker's entry: every program of the candidate, compiled ahead of time for the architecture
+
+Needs no GPU. Problems are those of the task's first smoke and first benchmark shape in bf16 (made on meta tensors, so that a
+plan's inner shapes are right). It passes when every program compiles on at least one backend; a backend that cannot express
+a program says why, and that is evidence too. Registers, spills and shared memory are recorded per backend and shape.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pydantic import JsonValue
+
+from coda.backends import registry
+from coda.errors import BackendUnavailable, BadSchedule, CodaError, CompileError, Unsupported
+from coda.problem import Schedule
+from coda.program import EpilogueProgram
+
+from ..records import GateRecord, Status
+from ..task import Dims, Input, Task, lengths
+from .inputs import input_dtype
+from .runner import problems
+from .subject import Subject, load_task
+from .worker import run_worker
+
+if TYPE_CHECKING:
+    from .judge import Run as Judgement
+
+DTYPE = "bfloat16"
+
+
+def gate(run: Judgement) -> GateRecord:
+    """One worker per backend; the record has what each of them said."""
+    from .judge import from_worker
+
+    names = run.options.backends or tuple(n for n in registry.MODULES if n != "reference")
+    said: dict[str, GateRecord] = {}
+    for name in names:
+        payload = run.payload("compile", backend=name, arch=run.options.arch)
+        env = {"TRITON_INTERPRET": None}  # the interpreter and compiling exclude each other
+        outcome = run_worker(
+            "agent.verify.compile:work", payload, timeout_s=run.limits.compile_s, env=env, memory_mb=run.limits.memory_mb
+        )
+        said[name] = from_worker("compile", outcome)
+    return _together(said, run.options.arch)
+
+
+def _together(said: Mapping[str, GateRecord], arch: str) -> GateRecord:
+    """Every program must compile somewhere; else the first backend's own failure is the gate's."""
+    evidence: dict[str, JsonValue] = {"arch": arch, "dtype": DTYPE}
+    backends: dict[str, JsonValue] = {}
+    compiled: set[str] = set()
+    wanted: set[str] = set()
+    for name, record in said.items():
+        backends[name] = {"status": str(record.status), "reason": record.reason, **record.evidence}
+        programs = record.evidence.get("programs")
+        if isinstance(programs, dict):
+            wanted |= set(programs)
+            compiled |= {digest for digest, ok in programs.items() if ok}
+    evidence["backends"] = backends
+    ran = [r for r in said.values() if r.status is not Status.NOT_RUN]
+    if not ran:
+        reasons = "; ".join(f"{n}: {r.reason}" for n, r in said.items()) or "there is no fused backend"
+        return GateRecord.not_run("compile", reasons)
+    if wanted and wanted == compiled:
+        return GateRecord(name="compile", status=Status.PASS, evidence=evidence)
+    failed = next((r for r in ran if r.status.refuses), ran[0])
+    status = failed.status if failed.status.refuses else Status.COMPILE_ERROR
+    return GateRecord(name="compile", status=status, reason=failed.reason or "no backend compiles every program", evidence=evidence)
+
+
+def example_inputs(task: Task, dims: Dims, dtype: str) -> dict[str, Any]:
+    """Every input on the meta device: shapes and dtypes without data."""
+    import torch
+
+    def one(i: Input) -> Any:
+        if i.default is not None:
+            return i.default
+        return torch.empty(lengths(i.shape, dims), dtype=getattr(torch, input_dtype(i, dtype)), device="meta")
+
+    return {i.name: one(i) for i in task.inputs}
+
+
+def shapes(task: Task) -> dict[str, Dims]:
+    """What is compiled for: small, where tiles are cut, and full size."""
+    found = {}
+    for family in ("smoke", "benchmark"):
+        of = task.shapes_of(family)
+        if of:
+            found[family] = of[0].dims
+    return found
+
+
+def work(payload: dict[str, Any]) -> dict[str, Any]:
+    """{"program", "task", "backend", "arch", "schedule"} -> status, reason and evidence."""
+    task = load_task(payload["task"])
+    subject = Subject.read(payload["program"], task)
+    try:
+        backend = registry.get(payload["backend"])
+    except (BackendUnavailable, CodaError) as error:
+        return {"status": "NOT_RUN", "reason": f"{error.what}: {error.got or ''}", "evidence": {}}
+    schedule = Schedule.from_dict(payload["schedule"]) if payload["schedule"] else None
+    built: list[dict[str, Any]] = []
+    for where, dims in shapes(task).items():
+        for part, problem in problems(subject, example_inputs(task, dims, DTYPE), payload["arch"]):
+            mine = schedule if schedule is not None and schedule.backend == backend.name and part.kind == "epilogue" else None
+            built.append({"shape": where, **_build(backend, part, problem, mine, payload["arch"])})
+    programs = {b["program"]: all(x["status"] == "PASS" for x in built if x["program"] == b["program"]) for b in built}
+    bad = next((b for b in built if b["status"] != "PASS"), None)
+    evidence = {"built": built, "programs": programs}
+    if bad is not None:
+        return {"status": bad["status"], "reason": f"{backend.name}, {bad['shape']} sizes: {bad['reason']}", "evidence": evidence}
+    return {"status": "PASS", "reason": "", "evidence": evidence}
+
+
+def _build(
+    backend: registry.Backend, part: EpilogueProgram, problem: Any, schedule: Schedule | None, arch: str
+) -> dict[str, Any]:
+    started = time.monotonic()
+    about: dict[str, Any] = {"program": part.digest, "name": part.name}
+    support = backend.supports(part, problem)
+    if not support.ok:
+        return {**about, "status": "COMPILE_ERROR", "reason": f"not supported: {support.reason}", "supported": False}
+    try:
+        chosen = schedule or backend.default_schedule(part, problem)
+        artifact = backend.compile(part, problem, chosen, arch)
+    except (CompileError, BadSchedule, Unsupported) as error:
+        return {**about, "status": "COMPILE_ERROR", "reason": str(error)[:2000]}
+    resources = {"registers": artifact.registers, "spills": artifact.spills, "shared_memory": artifact.shared_memory}
+    size = len(artifact.cubin) if artifact.cubin is not None else None
+    seconds = round(time.monotonic() - started, 3)
+    return {**about, "status": "PASS", **resources, "cubin_bytes": size, "schedule": chosen.to_dict(), "seconds": seconds}

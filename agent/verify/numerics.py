@@ -1,0 +1,349 @@
+"""Gate `numerics`: is the compiled kernel as right as what people run today, and does it behave?
+
+    check   one runner against its task, case by case
+    gate    chooses the device and starts the worker
+    work    the worker's entry
+
+Per case and dtype: outputs are poisoned and guarded, inputs hashed; the kernel runs twice, with different poison and at
+different addresses; then every output is compared by `coda.numerics.within` with an fp64 reference of the same rounded
+inputs, allowed a multiple of what the task's baseline (eager PyTorch, same dtype) gets wrong. Next cases of the same sizes are
+written into the *same* buffers, so an answer kept from an earlier call shows.
+
+| seen | word |
+|---|---|
+| shape, dtype or strides of an output | WRONG_SHAPE, WRONG_DTYPE, WRONG_DEVICE_OR_STRIDE |
+| an element that keeps the poison of each run | WRONG_VALUES, "not written" |
+| NaN or infinity at other places than the reference | NONFINITE |
+| an error above the allowance in any block | WRONG_VALUES |
+| a changed byte of an input, a guard that was written | INPUT_MUTATED, TAMPERED |
+| two runs that differ in a bit | NONDETERMINISTIC |
+
+With a GPU: bf16 and fp16, ragged and benchmark-like sizes. Without: Triton's interpreter at small sizes in fp32 and fp16 (its
+bf16 products are wrong), and the evidence says so.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from coda.backends import registry
+from coda.errors import BackendUnavailable, CodaError, Unsupported
+from coda.numerics import PRECISION, Comparison, response, within
+from coda.problem import Schedule
+from coda.testing import as_bytes
+
+from ..records import GateRecord, Status
+from ..task import Dims, Task, lengths
+from . import inputs as draws
+from .patterns import describe
+from .runner import Buffers, Run, Runner
+from .sizes import Rules, bounded, hidden
+from .subject import Subject, load_task
+from .worker import gpu_health, run_worker
+
+if TYPE_CHECKING:
+    from .judge import Run as Judgement
+
+FILL = 12345.0
+"""What outputs hold before the second run; the first one's hold NaN."""
+DEVICE_MAX = 1 << 31
+"""M·N·K of a benchmark-like case."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One set of inputs in one dtype."""
+
+    where: str
+    dims: Dims
+    dtype: str
+    distribution: str
+    seed: int
+    strided: bool = False
+    """Matrices as views of other layouts: transposed `b`, rows of a wider buffer."""
+
+
+@dataclass
+class Report:
+    """What the cases have shown."""
+
+    status: Status = Status.PASS
+    reason: str = ""
+    cases: int = 0
+    worst: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """dtype/output -> the comparison with the largest error ratio."""
+    failures: list[dict[str, Any]] = field(default_factory=list)
+
+    def fail(self, status: Status, reason: str, case: Case, **more: Any) -> None:
+        """Keep the first status and every failure."""
+        if self.status is Status.PASS:
+            self.status, self.reason = status, reason
+        labels = {"where": case.where, "distribution": case.distribution, "dtype": case.dtype, "strided": case.strided}
+        self.failures.append({"status": str(status), **more, **labels})
+
+    def record(self, name: str, case: Case, comparison: Comparison) -> None:
+        """Keep the worst per dtype and output."""
+        key, found = f"{case.dtype}/{name}", comparison.to_dict()
+        found |= {"where": case.where, "distribution": case.distribution}
+        before = self.worst.get(key)
+        if before is None or (found["ratio"] or 0) > (before["ratio"] or 0):
+            self.worst[key] = found
+
+
+def cases(task: Task, seed: int, *, device: str) -> Iterator[Case]:
+    """Interpreter: small sizes in fp32 and fp16. GPU: the same and benchmark-like sizes, in bf16 and fp16."""
+    rng = random.Random(draws.subseed(seed, "sizes"))
+    rules = Rules.of(task)
+    cut = {"cpu": 1 << 17, "cuda": 1 << 24}[device]
+    small = [(s.family, _cut(s.dims, rules, cut)) for family in ("ragged", "smoke") for s in task.shapes_of(family)]
+    small = sorted({tuple(sorted(d.items())): (w, d) for w, d in small}.values(), key=lambda x: -_size(x[1]))
+    spare = [(where, dims) for where, dims in hidden(task, rng) if _size(dims) <= cut]
+    if device == "cpu":
+        small = small[:3]
+    large = [("benchmark-like", bounded_to(s.dims, rules, DEVICE_MAX)) for s in task.shapes_of("benchmark")[:1] if device == "cuda"]
+    for dtype in ("bfloat16", "float16") if device == "cuda" else ("float32", "float16"):
+        for at, (where, dims) in enumerate((*small, *spare, *large)):
+            every = task.distributions if at == 0 else ("normal",)
+            for distribution in every:
+                yield Case(where, dims, dtype, distribution, draws.subseed(seed, dtype, at, distribution))
+        where, dims = small[0]
+        yield Case(where, dims, dtype, "normal", draws.subseed(seed, dtype, "strided"), strided=True)
+
+
+def _size(dims: Dims) -> int:
+    size = 1
+    for length in dims.values():
+        size *= length
+    return size
+
+
+def _cut(dims: Dims, rules: Rules, elements: int) -> Dims:
+    return bounded_to(bounded(dims, rules), rules, elements)
+
+
+def bounded_to(dims: Dims, rules: Rules, elements: int) -> Dims:
+    """Halve the largest dims until their product is at most this; steps are kept."""
+    sizes = dict(dims)
+    while _size(sizes) > elements:
+        able = [n for n in sizes if n not in rules.same and sizes[n] >= 2 * rules.step[n]]
+        if not able:
+            break
+        largest = max(able, key=lambda n: sizes[n])
+        sizes = rules.complete({**sizes, largest: sizes[largest] // 2})
+    return sizes
+
+
+# checking -------------------------------------------------------------------------------------------------------------
+
+
+def check(task: Task, run: Run, todo: Iterator[Case], *, device: str, seconds: float) -> Report:
+    """Run the cases until one fails or the time is over, which is a failure too."""
+    report, started = Report(), time.monotonic()
+    buffers: dict[Any, dict[str, Any]] = {}
+    for case in todo:
+        if time.monotonic() - started > seconds:
+            report.fail(Status.TIMEOUT, f"the cases did not end within {seconds:g} s", case)
+            break
+        fresh = draws.draw(task, case.dims, seed=case.seed, distribution=case.distribution, dtype=case.dtype, device=device)
+        if case.strided:
+            inputs = {n: _strided(x) for n, x in fresh.items()}
+        else:
+            key = (tuple(sorted(case.dims.items())), case.dtype)
+            inputs = _rewritten(buffers.get(key), fresh)
+            buffers = {key: inputs}  # only the last sizes: memory stays flat
+        _case(task, run, case, inputs, report)
+        report.cases += 1
+        if report.status is not Status.PASS:
+            break
+    return report
+
+
+def _rewritten(kept: dict[str, Any] | None, fresh: dict[str, Any]) -> dict[str, Any]:
+    """The new values at the addresses of the last case of these sizes."""
+    if kept is None:
+        return fresh
+    for name, x in fresh.items():
+        if isinstance(x, torch.Tensor):
+            kept[name].copy_(x)
+    return kept
+
+
+def _strided(x: Any) -> Any:
+    """The same values as the transpose of a contiguous matrix, or every other element of a longer vector."""
+    if not isinstance(x, torch.Tensor) or x.ndim == 0:
+        return x
+    if x.ndim == 2:
+        return x.mT.contiguous().mT
+    wide = x.new_zeros((*x.shape[:-1], 2 * x.shape[-1]))
+    wide[..., ::2] = x
+    return wide[..., ::2]
+
+
+def _case(task: Task, run: Run, case: Case, inputs: dict[str, Any], report: Report) -> None:
+    before = {n: as_bytes(x).clone() for n, x in inputs.items() if isinstance(x, torch.Tensor)}
+    first, second = Buffers(), Buffers(fill=FILL)
+    try:
+        one = run(inputs, first)
+        two = run({n: x.clone() if isinstance(x, torch.Tensor) and not case.strided else x for n, x in inputs.items()}, second)
+        if inputs_device(inputs) == "cuda":
+            torch.cuda.synchronize()
+    except (BackendUnavailable, Unsupported):
+        raise
+    except (CodaError, RuntimeError, ValueError, TypeError) as error:
+        what = getattr(error, "what", None) or f"{type(error).__name__}: {error}"
+        report.fail(Status.RUNTIME_ERROR, f"the kernel does not run at {case.where} sizes in {case.dtype}: {what}"[:1000], case)
+        return
+    changed = [n for n, x in inputs.items() if n in before and not torch.equal(as_bytes(x), before[n])]
+    if changed:
+        report.fail(Status.INPUT_MUTATED, f"the kernel wrote into its input {', '.join(changed)}", case, inputs=changed)
+        return
+    if not (first.intact() and second.intact()):
+        report.fail(Status.TAMPERED, "the kernel wrote outside its outputs: a store is not masked", case, pattern="out of bounds")
+        return
+    if _metadata(task, case, one, report):
+        _values(task, case, inputs, one, two, report)
+
+
+def inputs_device(inputs: Mapping[str, Any]) -> str:
+    """Type of the device of the tensors."""
+    return next(x.device.type for x in inputs.values() if isinstance(x, torch.Tensor))
+
+
+def _metadata(task: Task, case: Case, got: Mapping[str, torch.Tensor], report: Report) -> bool:
+    """Exactly the task's outputs: names, shapes, dtypes, dense and plain."""
+    names = [o.name for o in task.outputs]
+    if set(got) != set(names):
+        report.fail(Status.WRONG_SHAPE, f"outputs are {', '.join(got)}; wanted {', '.join(names)}", case)
+        return False
+    for o in task.outputs:
+        x = got[o.name]
+        want = getattr(torch, draws.output_dtype(o.dtype, case.dtype))
+        if type(x) is not torch.Tensor:
+            report.fail(Status.TAMPERED, f"output {o.name!r} is no plain tensor", case, output=o.name)
+        elif tuple(x.shape) != lengths(o.shape, case.dims):
+            report.fail(Status.WRONG_SHAPE, f"output {o.name!r} has the wrong shape", case, output=o.name)
+        elif x.dtype is not want:
+            report.fail(Status.WRONG_DTYPE, f"output {o.name!r} is {x.dtype}, wanted {want}", case, output=o.name)
+        elif x.numel() and not x.is_contiguous():
+            report.fail(Status.WRONG_DEVICE_OR_STRIDE, f"output {o.name!r} is not contiguous", case, output=o.name)
+        else:
+            continue
+        return False
+    return True
+
+
+def expected(task: Task, case: Case, inputs: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], ...]:
+    """fp64 reference, trusted baseline in the working dtype, and the response of the reference to one rounding."""
+    wide = draws.upcast(inputs)
+    right = {o.name: task.reference(**wide)[o.name] for o in task.outputs}
+    trusted = task.baseline(**inputs)
+    noise = response(lambda x: task.reference(**x), wide, right, seed=draws.subseed(case.seed, "response") % 2**31)
+    return right, trusted, noise
+
+
+def _values(
+    task: Task, case: Case, inputs: Mapping[str, Any], one: Mapping[str, Any], two: Mapping[str, Any], report: Report
+) -> None:
+    right, trusted, noise = expected(task, case, inputs)
+    for o in task.outputs:
+        x, y = one[o.name], two[o.name]
+        unwritten = torch.isnan(x) & (y == torch.full_like(y, FILL))
+        if bool(unwritten.any()):
+            report.fail(Status.WRONG_VALUES, f"output {o.name!r} is not written completely", case, output=o.name, pattern="not written")
+            return
+        try:
+            found = within(x, trusted[o.name], right[o.name], working=case.dtype, noise=noise[o.name], length=max(case.dims.values()))
+        except ValueError as error:
+            report.fail(Status.INVALID_SPEC, f"baseline and reference of {task.id} disagree: {error}", case, output=o.name)
+            return
+        report.record(o.name, case, found)
+        if not found.ok:
+            _wrong(o.name, x, right, inputs, case, found, report)
+            return
+        if not torch.equal(as_bytes(x), as_bytes(y)):
+            report.fail(Status.NONDETERMINISTIC, f"two runs of output {o.name!r} differ", case, output=o.name)
+            return
+
+
+def _wrong(
+    name: str, x: torch.Tensor, right: Mapping[str, torch.Tensor], inputs: Mapping[str, Any], case: Case, found: Comparison, report: Report
+) -> None:
+    words = {"nonfinite": Status.NONFINITE, "shape": Status.WRONG_SHAPE, "dtype": Status.WRONG_DTYPE}
+    wide = draws.upcast(inputs)
+    if found.why == "dtype":
+        report.fail(Status.INVALID_SPEC, f"the baseline's {name!r} has another dtype than the task says", case, output=name)
+        return
+    tolerance = 2.0 ** (3 - PRECISION[case.dtype])
+    seen = describe(x, right[name], inputs=wide, outputs=right, dims=case.dims, name=name, tolerance=tolerance)
+    ratio = f", {found.ratio:.2g} times what is allowed" if found.why == "values" else ""
+    text = f"output {name!r} in {case.dtype} is too far from the reference{ratio}: {seen.text}"
+    numbers = found.to_dict()
+    report.fail(words.get(found.why, Status.WRONG_VALUES), text, case, output=name, comparison=numbers, **seen.to_dict())
+
+
+# gate and worker --------------------------------------------------------------------------------------------------------
+
+
+def gate(run: Judgement) -> GateRecord:
+    """On the GPU if one is healthy, else in Triton's interpreter; each backend that is there, the first that supports it."""
+    from .judge import from_worker
+
+    health = gpu_health(run.limits.health_s) if run.options.device else None
+    if health is not None and health.state == "unusable":
+        return GateRecord(
+            name="numerics", status=Status.INFRA_ERROR, reason=f"the GPU cannot be used: {health.reason}", evidence=health.model_dump()
+        )
+    device = "cuda" if health is not None and health.state == "healthy" else "cpu"
+    run.gpu = health.device if health is not None and device == "cuda" else None
+    payload = run.payload("numerics", device=device, backends=list(run.options.backends), seconds=run.limits.numerics_s * 0.85)
+    outcome = run_worker(
+        "agent.verify.numerics:work",
+        payload,
+        timeout_s=run.limits.numerics_s,
+        env={"TRITON_INTERPRET": None if device == "cuda" else "1"},
+        memory_mb=run.limits.memory_mb,
+    )
+    return from_worker("numerics", outcome)
+
+
+def work(payload: dict[str, Any]) -> dict[str, Any]:
+    """{"program", "task", "seed", "schedule", "device", "backends", "seconds"} -> status, reason and evidence."""
+    task = load_task(payload["task"])
+    subject = Subject.read(payload["program"], task)
+    device = payload["device"]
+    names = payload["backends"] or [n for n in registry.MODULES if n != "reference"]
+    if device == "cpu":
+        names = [n for n in names if n == "triton"]
+    schedule = Schedule.from_dict(payload["schedule"]) if payload["schedule"] else None
+    tried: dict[str, Any] = {}
+    for name in names:
+        ready = registry.available().get(name, registry.Support(False, "no such backend"))
+        if not ready.ok:
+            tried[name] = {"status": "NOT_RUN", "reason": ready.reason}
+            continue
+        with torch.no_grad():
+            tried[name] = _on_backend(task, subject, name, schedule, payload)
+    ran = {n: t for n, t in tried.items() if t["status"] != "NOT_RUN"}
+    if not ran:
+        reasons = "; ".join(f"{n}: {t['reason']}" for n, t in tried.items())
+        return {"status": "NOT_RUN", "reason": f"no fused backend can run here: {reasons or 'none exists'}", "evidence": {}}
+    worst = next((t for t in ran.values() if t["status"] != "PASS"), None)
+    evidence = {"device": "interpreter" if device == "cpu" else torch.cuda.get_device_name(), "backends": tried}
+    return {"status": worst["status"] if worst else "PASS", "reason": worst["reason"] if worst else "", "evidence": evidence}
+
+
+def _on_backend(task: Task, subject: Subject, name: str, schedule: Schedule | None, payload: Mapping[str, Any]) -> dict[str, Any]:
+    device = payload["device"]
+    runner = Runner(subject, registry.get(name), schedule)
+    try:
+        report = check(task, runner, cases(task, payload["seed"], device=device), device=device, seconds=payload["seconds"])
+    except (Unsupported, BackendUnavailable) as error:
+        return {"status": "NOT_RUN", "reason": f"{error.what}: {error.got or error.hint or ''}"[:500]}
+    found = {"cases": report.cases, "errors": report.worst, "failures": report.failures[:8]}
+    return {"status": str(report.status), "reason": report.reason, **found}

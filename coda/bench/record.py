@@ -1,0 +1,159 @@
+"""One benchmark as data: every sample, what was compared, where, and how.
+
+    BenchRecord   frozen; JSON both ways; refuses numbers about speed for outputs that nobody checked
+    environment   GPU, driver and versions of this process
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from typing import Any
+
+from coda.bench.roofline import Floor
+from coda.bench.timing import NOISE, Timings
+
+FORMAT = "coda.bench/1"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One variant on one shape. Seconds."""
+
+    name: str
+    author: str
+    """llm, project, human or tool."""
+    samples: tuple[float, ...]
+    median: float
+    low: float
+    high: float
+    p20: float
+    p80: float
+    host: float
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The kernel against one peer: time ratio with its interval, and the word."""
+
+    peer: str
+    ratio: float
+    low: float
+    high: float
+    word: str
+
+
+@dataclass(frozen=True)
+class BenchRecord:
+    """One kernel on one shape."""
+
+    task: str
+    program_digest: str
+    dims: Mapping[str, int]
+    dtype: str
+    verified: bool
+    """Whether the outputs of timed calls were compared with the reference, and were right."""
+    kernel: str
+    """Which variant is the kernel."""
+    measured: tuple[Measured, ...]
+    compared: tuple[Compared, ...]
+    noise_floor: float
+    floor: Floor
+    bandwidth: float
+    """Measured, bytes per second."""
+    gemm_flops: float | None
+    """Rate of the plain GEMM in the same run, per second."""
+    suspicion: str | None
+    absent: Mapping[str, str]
+    """Peer -> why it was not measured."""
+    environment: Mapping[str, str]
+    protocol: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        if not self.verified and (self.measured or self.compared):
+            raise ValueError("speed of unverified outputs is not recorded")
+        if self.verified and self.kernel not in {m.name for m in self.measured}:
+            raise ValueError(f"the kernel {self.kernel!r} was not measured")
+        for m in self.measured:
+            if len(m.samples) < 3 or min(m.samples) <= 0:
+                raise ValueError(f"{m.name}: fewer than three samples, or one that is not positive")
+
+    def of(self, name: str) -> Measured:
+        """One variant by name."""
+        return next(m for m in self.measured if m.name == name)
+
+    @property
+    def best_peer(self) -> Compared | None:
+        """The fastest peer that was compared with: every speed-up is over this one."""
+        return max(self.compared, key=lambda c: c.ratio) if self.compared else None
+
+    def to_json(self) -> str:
+        """As text; `from_json` gives an equal record."""
+        return json.dumps({"format": FORMAT, **dataclasses.asdict(self)}, ensure_ascii=False, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> BenchRecord:
+        """Read and check. Raises `ValueError`."""
+        data = json.loads(text)
+        if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
+            raise ValueError(f"not a benchmark record of format {FORMAT}")
+        try:
+            data["measured"] = tuple(Measured(**{**m, "samples": tuple(m["samples"])}) for m in data["measured"])
+            data["compared"] = tuple(Compared(**c) for c in data["compared"])
+            data["floor"] = Floor(**data["floor"])
+            return cls(**data)
+        except (TypeError, KeyError) as error:
+            raise ValueError(f"a malformed benchmark record: {error}") from error
+
+
+def measured(timings: Timings, authors: Mapping[str, str], configs: Mapping[str, Mapping[str, Any]]) -> tuple[Measured, ...]:
+    """Every variant of a run, the noise twin included."""
+    found = []
+    for name in timings.samples:
+        s = timings.summary(name)
+        author = authors.get(name, "tool" if name == NOISE else "")
+        found.append(Measured(name, author, s.samples, s.median, s.low, s.high, s.p20, s.p80, s.host, dict(configs.get(name, {}))))
+    return tuple(found)
+
+
+def environment() -> dict[str, str]:
+    """What a number depends on besides the kernel."""
+    import torch
+
+    found = {"python": platform.python_version(), "torch": str(torch.__version__), "platform": platform.platform()}
+    for name in ("triton", "quack-kernels", "nvidia-cutlass-dsl", "liger-kernel"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    if torch.cuda.is_available():
+        index = torch.cuda.current_device()
+        properties = torch.cuda.get_device_properties(index)
+        found["gpu"] = properties.name
+        found["arch"] = f"sm_{properties.major}{properties.minor}"
+        found["multiprocessors"] = str(properties.multi_processor_count)
+        found["memory_gib"] = f"{properties.total_memory / 2**30:.0f}"
+        found["cuda"] = str(torch.version.cuda)
+        found |= _nvml(index)
+    return found
+
+
+def _nvml(index: int) -> dict[str, str]:
+    """Driver, clocks and power where NVIDIA's library is installed; their absence is recorded too."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        return {
+            "driver": str(pynvml.nvmlSystemGetDriverVersion()),
+            "sm_clock_mhz": str(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
+            "power_limit_w": str(pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) // 1000),
+        }
+    except Exception as error:  # noqa: BLE001 - any failure of an optional library is only a missing figure
+        return {"driver": f"unknown: {type(error).__name__}"}

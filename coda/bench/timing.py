@@ -1,0 +1,193 @@
+"""How time is measured: one process, interleaved, cold caches, device time only.
+
+    CudaClock   one call: flush the L2, queue a backlog so that launching is not timed, events around the call
+    measure     rounds over all variants in a rotated and reversed order; the first variant twice, as the noise floor
+    summary     median, quantiles and a bootstrap interval of one variant
+    compare     the ratio of two variants, paired by round, with an interval and a word
+
+The flush lies before the backlog and outside the events. Two variants differ only where the whole interval of their ratio
+lies beyond the noise floor of the same run (the first variant against itself), and the difference of the medians is larger
+than a tick of the event clock. Nothing here knows what is timed; a clock is anything with `time(call) -> Sample`.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+TICK_S = 1.024e-6
+"""Step of the event clock of older devices: smaller differences are not seen."""
+MINIMUM_FLOOR = 0.005
+"""The noise floor is never taken to be smaller than this."""
+BOOTSTRAPS = 400
+NOISE = "A/A"
+"""The first variant, once more."""
+
+Call = Callable[[int], Any]
+"""A variant; it gets the number of the round, to rotate its buffers."""
+Word = Literal["faster", "slower", "no difference"]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One call."""
+
+    device_s: float
+    host_s: float
+    """From calling to return: the launch."""
+
+
+class Clock(Protocol):
+    """Times one call."""
+
+    def time(self, call: Callable[[], Any]) -> Sample: ...
+
+
+class CudaClock:
+    """Events on the current stream. Needs a CUDA device."""
+
+    def __init__(self, *, flush_bytes: int | None = None, backlog_s: float = 1e-3) -> None:
+        import torch
+
+        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+        cache = int(getattr(properties, "L2_cache_size", 0) or 64 << 20)
+        self._torch = torch
+        self._flush = torch.empty(max(flush_bytes or 3 * cache, 64 << 20) // 4, dtype=torch.int32, device="cuda")
+        self._cycles = int(backlog_s * self._cycles_per_second())
+
+    def _cycles_per_second(self) -> float:
+        """How many `_sleep` cycles a second has, measured: the clock's rate is not ours to know."""
+        torch, cycles = self._torch, 4_000_000
+        torch.cuda._sleep(cycles)
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        torch.cuda._sleep(cycles)
+        end.record()
+        torch.cuda.synchronize()
+        return cycles / max(start.elapsed_time(end) * 1e-3, 1e-6)
+
+    def time(self, call: Callable[[], Any]) -> Sample:
+        """Flush, backlog, events around the call."""
+        torch = self._torch
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda.synchronize()
+        self._flush.zero_()
+        torch.cuda._sleep(self._cycles)
+        start.record()
+        host = time.perf_counter()
+        call()
+        host = time.perf_counter() - host
+        end.record()
+        torch.cuda.synchronize()
+        return Sample(start.elapsed_time(end) * 1e-3, host)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One variant's device time in seconds."""
+
+    median: float
+    p20: float
+    p80: float
+    low: float
+    high: float
+    """95 % interval of the median."""
+    host: float
+    """Median host time of a call."""
+    samples: tuple[float, ...]
+
+    @property
+    def noisy(self) -> bool:
+        """Whether single calls scatter too much to say anything fine."""
+        return self.p20 > 0 and self.p80 / self.p20 > 1.15
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Time of a variant over another's, paired by round."""
+
+    ratio: float
+    low: float
+    high: float
+    word: Word
+    """Of the variant in front: faster, slower or no difference."""
+
+
+@dataclass(frozen=True)
+class Timings:
+    """All samples of one run, by variant, in order of rounds."""
+
+    samples: Mapping[str, tuple[Sample, ...]]
+    floor: float
+    """The noise floor: how far a variant's ratio with itself may lie from 1."""
+
+    def summary(self, name: str) -> Summary:
+        """One variant."""
+        return summary(self.samples[name])
+
+    def compare(self, name: str, other: str) -> Ratio:
+        """`name` against `other`."""
+        mine, theirs = self.samples[name], self.samples[other]
+        return compare([s.device_s for s in mine], [s.device_s for s in theirs], floor=self.floor)
+
+
+def measure(variants: Mapping[str, Call], clock: Clock, *, rounds: int, warmup: int = 3, seed: int = 0) -> Timings:
+    """Time every variant once per round. The order is a random rotation per round, reversed in every other one."""
+    names, rng = [*variants, NOISE], random.Random(seed)
+    first = next(iter(variants))
+    calls = {**variants, NOISE: variants[first]}
+    found: dict[str, list[Sample]] = {name: [] for name in names}
+    for at in range(warmup + rng.randint(0, 2)):  # nobody can count on the number of warm-up calls
+        for name in variants:
+            calls[name](at)
+    for at in range(rounds):
+        turn = rng.randrange(len(names))
+        order = names[turn:] + names[:turn]
+        for name in reversed(order) if at % 2 else order:
+            call = calls[name]
+            found[name].append(clock.time(lambda call=call, at=at: call(at)))  # type: ignore[misc]
+    samples = {name: tuple(values) for name, values in found.items()}
+    a, aa = ([s.device_s for s in samples[n]] for n in (first, NOISE))
+    _, low, high = _interval(_ratios(aa, a), seed)
+    return Timings(samples, max(MINIMUM_FLOOR, abs(low - 1), abs(high - 1)))
+
+
+def summary(samples: Sequence[Sample]) -> Summary:
+    """Median, quantiles, interval."""
+    values = sorted(s.device_s for s in samples)
+    median, low, high = _interval(values, 0)
+    host = statistics.median(s.host_s for s in samples)
+    return Summary(median, quantile(values, 0.2), quantile(values, 0.8), low, high, host, tuple(s.device_s for s in samples))
+
+
+def compare(mine: Sequence[float], theirs: Sequence[float], *, floor: float = MINIMUM_FLOOR, tick: float = TICK_S) -> Ratio:
+    """The median ratio of paired samples, its 95 % interval, and the word that it supports."""
+    ratio, low, high = _interval(_ratios(mine, theirs), len(mine))
+    seen = abs(statistics.median(mine) - statistics.median(theirs)) > tick
+    word: Word = "no difference"
+    if seen and high < 1 - floor:
+        word = "faster"
+    elif seen and low > 1 + floor:
+        word = "slower"
+    return Ratio(ratio, low, high, word)
+
+
+def _ratios(mine: Sequence[float], theirs: Sequence[float]) -> list[float]:
+    return [a / b if b > 0 else math.inf for a, b in zip(mine, theirs, strict=True)]
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Of sorted values, the nearest one."""
+    return values[min(len(values) - 1, round(share * (len(values) - 1)))]
+
+
+def _interval(values: Sequence[float], seed: int) -> tuple[float, float, float]:
+    """Median and its 95 % bootstrap interval, the same for the same values."""
+    rng = random.Random(seed)
+    medians = sorted(statistics.median(rng.choices(values, k=len(values))) for _ in range(BOOTSTRAPS))
+    return statistics.median(values), quantile(medians, 0.025), quantile(medians, 0.975)

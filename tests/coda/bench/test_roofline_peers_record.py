@@ -1,0 +1,100 @@
+"""Floors, peers that are absent, and records that refuse to lie."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+
+import pytest
+
+from coda.bench import peers
+from coda.bench.record import BenchRecord, Compared, Measured
+from coda.bench.roofline import Floor, Rates, copy_bandwidth, suspicion
+from coda.bench.timing import Sample
+from coda.explain import Cost
+
+pytestmark = pytest.mark.null
+
+RATES = Rates(flops=800e12, bandwidth=4e12)
+
+
+def test_the_floor_is_the_larger_of_compute_and_traffic() -> None:
+    gemm = Floor.of(Cost(2 * 4096**3, 10**6, 3 * 2 * 4096**2, 2 * 4096**2), RATES)
+    assert (gemm.bound, gemm.seconds) == ("compute", 2 * 4096**3 / 800e12)
+    thin = Floor.of(Cost(2 * 4096 * 4096 * 16, 0, 2 * 4096**2, 2 * 4096**2), RATES)
+    assert (thin.bound, thin.seconds) == ("bandwidth", 4 * 4096**2 / 4e12)
+    assert Floor.of_numbers(0, 4000, RATES).bound == "bandwidth"
+
+
+def test_faster_than_physics_is_suspect() -> None:
+    floor = Floor(1e-4, "compute", 2 * 4096**3, 10**8)
+    assert suspicion(0.9e-4, floor) is not None  # X55
+    assert suspicion(0.96e-4, floor) is None
+    assert suspicion(1.1e-4, floor) is None
+    assert "data sheet" in (suspicion(1.2e-4, Floor(1e-4, "compute", 2 * 4096**3, 10**8), gpu="NVIDIA H200") or "")
+    assert "best peer" in (suspicion(2e-4, floor, best_peer=4.1e-4) or "")
+    assert suspicion(2e-4, floor, best_peer=3.9e-4) is None
+
+
+def test_copy_bandwidth_is_a_median() -> None:
+    times = iter([1.0, *[0.5] * 20])
+
+    class Clock:
+        def time(self, call: object) -> Sample:
+            return Sample(next(times), 0)
+
+    assert copy_bandwidth(Clock(), lambda: None, 1000) == 2000
+
+
+def test_peers_are_ready_or_say_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "liger_kernel" else find("json"))
+    found = {e.peer.name: e for e in peers.lineup("swiglu_backward", ("quack", "liger", "unheard_of"))}
+    assert [found[n].state for n in ("eager", "compile", "max-autotune", "cublas")] == ["ready"] * 4
+    assert (found["liger"].state, found["liger"].reason) == ("not installed", "pip install liger-kernel")
+    assert found["quack"].state == "not applicable"
+    assert "swiglu_backward" in found["quack"].reason
+    assert found["unheard_of"].state == "not applicable"
+    assert not found["cublas"].peer.competes
+    assert {e.peer.name: e.state for e in peers.lineup("rope", gemms=0)}["cublas"] == "not applicable"
+
+
+def test_an_adapter_makes_a_peer_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setitem(peers.ADAPTERS, ("quack", "t"), lambda setting: lambda inputs: {"y": 2 * inputs["x"]})
+    assert {e.peer.name: e.state for e in peers.lineup("t", ("quack",))}["quack"] == "ready"
+    assert peers.build("quack", peers.Setting("t", lambda **_: {}, {}))({"x": 3}) == {"y": 6}
+
+
+def measured(name: str, seconds: float) -> Measured:
+    return Measured(name, "tool", (seconds,) * 3, seconds, seconds, seconds, seconds, seconds, 1e-5)
+
+
+def record() -> BenchRecord:
+    return BenchRecord(
+        task="t", program_digest="d", dims={"M": 1}, dtype="bfloat16", verified=True, kernel="kernel",
+        measured=(measured("kernel", 1e-3), measured("eager", 2e-3)),
+        compared=(Compared("eager", 0.5, 0.49, 0.51, "faster"), Compared("compile", 0.8, 0.79, 0.81, "faster")),
+        noise_floor=0.005, floor=Floor(5e-4, "compute", 10, 10), bandwidth=4e12, gemm_flops=8e14, suspicion=None,
+        absent={"quack": "not installed"}, environment={"gpu": "x"}, protocol={"rounds": 3},
+    )  # fmt: skip
+
+
+def test_a_record_survives_json_and_names_the_best_peer() -> None:
+    before = record()
+    assert BenchRecord.from_json(before.to_json()) == before
+    assert before.best_peer is not None
+    assert before.best_peer.peer == "compile"  # not the slowest one
+    with pytest.raises(ValueError, match="format"):
+        BenchRecord.from_json("{}")
+    with pytest.raises(ValueError, match="malformed"):
+        BenchRecord.from_json(before.to_json().replace('"noise_floor"', '"noise"'))
+
+
+def test_speed_without_right_outputs_cannot_be_recorded() -> None:
+    with pytest.raises(ValueError, match="unverified"):
+        dataclasses.replace(record(), verified=False)
+    with pytest.raises(ValueError, match="not measured"):
+        dataclasses.replace(record(), kernel="other")
+    with pytest.raises(ValueError, match="three samples"):
+        dataclasses.replace(record(), measured=(dataclasses.replace(measured("kernel", 1e-3), samples=(1.0,)),))
