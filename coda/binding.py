@@ -24,7 +24,7 @@ from coda.errors import (
     UnknownOperand,
     near,
 )
-from coda.primitives.value import DType, Kind
+from coda.primitives.types import DType, Kind
 from coda.problem import GEMM_DTYPES, ITEM_BYTES, Problem, TensorSpec, compute_dtype
 from coda.program import EpilogueProgram, Operand
 

@@ -17,7 +17,8 @@ import torch
 
 from coda.arguments import arguments
 from coda.primitives.map import round_to
-from coda.primitives.value import OPS, DType, Kind, Node
+from coda.primitives.types import DType, Kind
+from coda.primitives.value import OPS, Node
 from coda.program import EpilogueProgram, Operand
 
 

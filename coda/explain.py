@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from coda.primitives.value import OPS, Kind, Node, Type
+from coda.primitives.types import Kind, Type
+from coda.primitives.value import OPS, Node
 from coda.problem import ITEM_BYTES, Problem, compute_dtype
 from coda.program import EpilogueProgram
 

@@ -23,7 +23,7 @@ from coda.arguments import arguments
 from coda.errors import BadSignature, ShapeMismatch, UnknownOperand
 from coda.plan import Plan, execute
 from coda.plan_tracing import PlanValue, operand_dtypes, record_call, trace_plan
-from coda.primitives.value import DType, Kind
+from coda.primitives.types import DType, Kind
 from coda.problem import Schedule, compute_dtype
 from coda.program import EpilogueProgram, parse_json
 from coda.tracing import Signature, signature, trace

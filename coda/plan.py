@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from coda.errors import CodaError, FormatError, MissingOperand, PlanError, ShapeMismatch, UnknownOperand, near
-from coda.primitives.value import OPS, Attr, DType, encode
+from coda.primitives.types import Attr, DType
+from coda.primitives.value import OPS, encode
 from coda.problem import Problem, compute_dtype
 from coda.program import EpilogueProgram, check_name, encoded_attr, exact_keys, parse_json
 

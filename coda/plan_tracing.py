@@ -17,7 +17,8 @@ from typing import Any, Literal, NoReturn
 
 from coda.errors import AuthoringError, BadOutputs, BadSignature, PlanError, TracedControlFlow, UnknownOperand
 from coda.plan import MAX_STEPS, Plan, PlanOutput, Step, check_input_name
-from coda.primitives.value import OPS, Attr, DType, Kind, apply, author_line, encode, integer_power
+from coda.primitives.types import Attr, DType, Kind
+from coda.primitives.value import OPS, apply, author_line, encode, integer_power
 from coda.program import EpilogueProgram, check_name
 
 What = Literal["matrix", "vector", "number", "unknown"]

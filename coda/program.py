@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from coda.errors import BadArgument, BadOutputs, BadSignature, CodaError, FormatError
 from coda.primitives.map import STORE_DTYPES
 from coda.primitives.tile import INT_DTYPES
-from coda.primitives.value import OPS, Attr, DType, Graph, Kind, Node, Type, encode
+from coda.primitives.types import Attr, DType, Kind, Type
+from coda.primitives.value import OPS, Graph, Node, encode
 from coda.problem import Problem, compute_dtype
 
 if TYPE_CHECKING:

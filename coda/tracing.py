@@ -17,7 +17,8 @@ from typing import Any, Literal
 
 from coda.errors import AuthoringError, BadOutputs, BadSignature, CodaError, DTypeMismatch
 from coda.primitives.tile import Stored
-from coda.primitives.value import DType, Graph, Kind, Value, tracing
+from coda.primitives.types import DType, Kind
+from coda.primitives.value import Graph, Value, tracing
 from coda.primitives.vector import OperandSpec, Scalar
 from coda.program import EpilogueProgram, Operand, Output, check_name, check_outputs
 

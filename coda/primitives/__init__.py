@@ -1,6 +1,7 @@
 """The primitives: the closed vocabulary that an epilogue is written in, one file per class.
 
-    value.py      types, operations, nodes, and the traced value with its operators
+    types.py      the type of a value, and how types combine
+    value.py      operations, nodes, and the traced value with its operators
     map.py        class 1  elementwise and pairwise map
     vector.py     class 2  vector load and store
     tile.py       class 3  tile load and store

@@ -19,22 +19,8 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from coda.errors import BadArgument, DTypeMismatch, KindMismatch, WidthMismatch
-from coda.primitives.value import (
-    WIDTHS,
-    Attrs,
-    DType,
-    Kind,
-    Op,
-    Operand,
-    Rule,
-    Type,
-    Value,
-    apply,
-    author_line,
-    broadcast,
-    register,
-    require,
-)
+from coda.primitives.types import WIDTHS, Attrs, DType, Kind, Type, broadcast, require
+from coda.primitives.value import Op, Operand, Rule, Value, apply, author_line, register
 
 __all__ = [
     "abs",

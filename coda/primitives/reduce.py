@@ -17,7 +17,8 @@ from dataclasses import replace
 from typing import Any
 
 from coda.errors import BadArgument, KindMismatch
-from coda.primitives.value import Attrs, DType, Kind, Op, Operand, Rule, Type, Value, apply, register, require
+from coda.primitives.types import Attrs, DType, Kind, Type, require
+from coda.primitives.value import Op, Operand, Rule, Value, apply, register
 
 __all__ = [f"{axis}_{fold}" for axis in ("col", "row", "segment") for fold in ("absmax", "max", "mean", "sum")]
 

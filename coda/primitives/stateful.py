@@ -15,7 +15,8 @@ from typing import Any
 
 from coda.errors import KindMismatch
 from coda.primitives.reduce import fold, require_tile
-from coda.primitives.value import Attrs, DType, Kind, Op, Operand, Type, Value, apply, register, require
+from coda.primitives.types import Attrs, DType, Kind, Type, require
+from coda.primitives.value import Op, Operand, Value, apply, register
 
 __all__ = ["row_logsumexp", "row_moments", "select_column"]
 

@@ -14,7 +14,8 @@ from fractions import Fraction
 
 from coda.errors import BadArgument, BadOutputs
 from coda.primitives.map import STORE_DTYPES
-from coda.primitives.value import Attrs, Kind, Op, Type, Value, author_line, register
+from coda.primitives.types import Attrs, Kind, Type
+from coda.primitives.value import Op, Value, author_line, register
 from coda.primitives.vector import OperandSpec, checked_width
 
 __all__ = ["Tile", "store"]

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from coda.errors import BadArgument
-from coda.primitives.value import WIDTHS, Attrs, DType, Kind, Op, Type, register
+from coda.primitives.types import WIDTHS, Attrs, DType, Kind, Type
+from coda.primitives.value import Op, register
 
 __all__ = ["ColVector", "RowVector", "Scalar"]
 

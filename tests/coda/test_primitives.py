@@ -223,7 +223,7 @@ def test_floor_division_of_floats_is_refused():
 
 def test_an_operand_becomes_an_integer_where_it_must_be_one():
     def f(acc, t: ColVector, w: ColVector):
-        return {"y": select_column(acc, t + 1) * w}
+        return {"y": select_column(acc * w, t + 1)}
 
     p = program(f)
     assert {o.name: str(o.dtype) for o in p.operands} == {"t": "int", "w": "float"}
