@@ -21,7 +21,7 @@ import torch
 from coda.errors import CodaError
 from coda.evaluate import evaluate
 from coda.plan import Plan, execute
-from coda.primitives.value import Kind
+from coda.primitives.types import Kind
 from coda.program import EpilogueProgram
 
 from ..records import Status
