@@ -133,11 +133,14 @@ def test_an_example_runs_on_the_reference_backend_in_fp16(task_id: str) -> None:
 def test_every_example_without_a_task_is_checked_here() -> None:
     assert set(EXTRA) == {
         "bias_gelu_fp8",
+        "expert_scores",
+        "gelu_backward",
         "mx_quantize",
         "qk_norm_rope",
         "residual_layernorm",
         "softcap_cross_entropy",
         "ssm_gates",
+        "symlog_codes",
     }
 
 
@@ -267,3 +270,41 @@ def test_mx_quantize_keeps_the_largest_magnitude_that_fits() -> None:
     r = examples_curated.load("mx_quantize")(x, backend="reference")
     assert r.scale[:, 0].tolist() == [1.0, 2.0, math.ldexp(1.0, -20)]
     assert float(r.q.float()[0, 5]) == 448.0
+
+
+@pytest.mark.parametrize(("m", "n", "k"), SIZES)
+def test_expert_scores(m: int, n: int, k: int) -> None:
+    x, w, bias = _randn(m, k), _randn(k, n, seed=1), _randn(n, seed=2)
+    got = examples_curated.load("expert_scores").reference(x, w, bias=bias)
+    score = F.softplus(x @ w + bias, threshold=1e9).sqrt()
+    groups = score.view(m, n // 8, 8)
+    share = (groups / groups.sum(2, keepdim=True)).view(m, n)
+    entropy = torch.special.entr(share).sum(1)
+    want = {"share": share, "best": groups.amax(2), "busiest": score.amax(0), "entropy": entropy}
+    for name, value in want.items():
+        _close(got[name], value, name)
+
+
+@pytest.mark.parametrize(("m", "n", "k"), SIZES)
+@pytest.mark.parametrize("padding", [0, 1])
+def test_gelu_backward(m: int, n: int, k: int, padding: int) -> None:
+    dy, w2_t, z = _randn(m, k), _randn(k, n, seed=1), _randn(m, n, seed=2).requires_grad_()
+    got = examples_curated.load("gelu_backward").reference(dy, w2_t, z=z.detach(), padding=padding)
+    h = F.gelu(z)
+    upstream = dy @ w2_t
+    upstream[m - padding :] = 0
+    (dz,) = torch.autograd.grad(h, z, upstream)
+    _close(got["h"], h.detach(), "h")
+    assert torch.allclose(got["dz"], dz, rtol=1e-10, atol=1e-12)
+    assert torch.allclose(got["dbias"], dz.sum(0), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(("m", "n"), [(1, 1), (7, 33)])
+def test_symlog_codes_agree_with_the_stored_value(m: int, n: int) -> None:
+    x = (_randn(m, n) * 50).float()
+    r = examples_curated.load("symlog_codes")(x, 0.25, backend="reference")
+    want = (x.double().sign() * x.double().abs().log1p()).bfloat16()
+    assert float((r.y.float() - want.float()).abs().max()) <= 2**-6  # one step of bf16 where fp32 rounds the other way
+    assert torch.equal(r.code, (r.y.float() / 0.25).round())
+    assert torch.equal(r.bucket, (r.y.float() / 0.25).floor().clamp(min=0))
+    assert torch.allclose(r.level, r.code.mean(1))
