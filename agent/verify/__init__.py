@@ -1,15 +1,26 @@
-"""The judge. Gates in order: static, trace, algebra, compile, numerics, bench; each file says what it passes and why.
+"""The judge: is a candidate right, does it run, is it fast? It knows neither who wrote the candidate nor how.
 
-Processes and what crosses their borders, in dependency order (nothing here knows a model or a prompt):
+In the order in which a candidate meets them, each gate with what it stands on:
 
-    wire.py             strict JSON between processes
-    supervise.py        the watchdog process: one program from its start to the last of its descendants
-    process.py          start, limit, drain, kill: the only file that starts processes
-    vocabulary.py       what a kernel file may name
-    static_rules.py     the rules on the syntax tree
-    static.py           gate `static`, and the table of all rules
-    confine.py          what the tracing process gives up before the candidate runs
-    trace_child.py      the tracing process
-    tracer.py           gate `trace`
-    worker.py           our own functions in processes of their own; health of the GPU
+    vocabulary.py      what a kernel file may name
+    static_rules.py    rules on the syntax tree
+    static.py          gate `static`: reads the text, runs nothing
+    wire.py            strict documents across a process border
+    process.py         a child under limits;  supervise.py  its watchdog;  confine.py  what a candidate's process gives up
+    trace_child.py     the throw-away process that runs a candidate's Python once
+    tracer.py          gate `trace`: source in, program out
+    worker.py          our own functions in processes of their own; health of the GPU
+    inputs.py          every draw and distribution, from the run's seed
+    sizes.py           visible and hidden sizes
+    subject.py         a traced program beside its task; does the interface match?
+    patterns.py        what a wrong result looks like
+    algebra.py         gate `algebra`: the formula, in fp64 on a CPU
+    runner.py          a program on a backend, in the judge's own buffers
+    compile.py         gate `compile`: a kernel for the target, and its resources
+    numerics.py        gate `numerics`: as right as eager, written completely, repeatable
+    bench.py           gate `bench`: against every peer, on a GPU
+    judge.py           all gates in order -> `Verdict`
+    feedback.py        verdict -> what an author may know
+    lint.py            is a task able to refuse wrong kernels?
+    exploits.py        known cheats and honest controls;  selftest.py  runs them through the judge
 """
