@@ -27,6 +27,7 @@ StopReason = Literal[
     "time",
     "no_usable_reply",
     "refused",
+    "stuck",
     "unproven",
     "suspect",
     "invalid_spec",
@@ -34,7 +35,8 @@ StopReason = Literal[
     "llm_error",
     "interrupted",
 ]
-"""Why a run ended. `unproven`: a required gate could not run on this machine, so no candidate can pass here."""
+"""Why a run ended. `stuck`: the same candidate came again and again. `unproven`: something that the goal needs could not be
+found out on this machine (a required gate, or speed)."""
 
 Action = Literal["ask", "retry", "retry_plainly", "repair", "optimise", "judge_again", "stop"]
 
@@ -184,6 +186,10 @@ class Judged(_Event):
     reused: bool = False
     """Read from the run's folder, not judged again."""
 
+    @property
+    def key(self) -> str:
+        return f"judged/{self.call}/{self.status}"  # a candidate is judged again after a failure of the machine
+
 
 class Repeated(_Event):
     """A candidate that was judged before in this run came again; its verdict stands."""
@@ -202,6 +208,10 @@ class Decided(_Event):
     call: int
     round: int
     decision: Decision
+
+    @property
+    def key(self) -> str:
+        return f"decided/{self.call}/{self.decision.action}/{self.decision.stop}"
 
 
 class Kept(_Event):
