@@ -78,7 +78,7 @@ def wide_segment(x, SIZE: tl.constexpr, FOLD: tl.constexpr):
     """Fold groups of SIZE columns, any SIZE, and leave each result in all columns of its group."""
     group = tl.arange(0, x.shape[1]) // SIZE
     result = x
-    for g in range(0, (x.shape[1] + SIZE - 1) // SIZE):
+    for g in range((x.shape[1] + SIZE - 1) // SIZE):
         inside = (group == g)[None, :]
         if FOLD == "max":
             folded = fold(tl.where(inside, x, -INFINITY), FOLD, 1)
@@ -164,9 +164,8 @@ def combine_logsumexp(largest, sums, slots, length, at, ok):
     total = tl.zeros((SLOTS, at.shape[0]), tl.float32)
     for first in range(0, slots, SLOTS):
         m = plane(largest, first, slots, length, at, ok, -INFINITY)
-        total += plane(sums, first, slots, length, at, ok, 0.0) * tl.exp(
-            tl.where(tl.abs(m) < INFINITY, m, 0.0) - base[None, :]
-        )
+        factor = tl.exp(tl.where(tl.abs(m) < INFINITY, m - base[None, :], 0.0))
+        total += plane(sums, first, slots, length, at, ok, 0.0) * factor
     return base + tl.log(tl.sum(total, axis=0))
 
 

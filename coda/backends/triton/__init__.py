@@ -1,0 +1,144 @@
+"""The triton backend: programs as generated Triton kernels, on NVIDIA GPUs from sm_80 on or in Triton's interpreter.
+
+    configs.py     schedules: which are possible, which one is the default
+    lowering.py    one table: operation -> Triton expression; literals, loads, roundings
+    analysis.py    a program taken apart: statistics, segments, what the tile and what the finisher computes
+    vectors.py     scalars, rows and columns as text
+    epilogue.py    the text of a tile's epilogue
+    finish.py      the text of the finisher
+    template.py    the text of a module: GEMM and pointwise template, arguments of the kernels
+    maths.py       functions that generated kernels call: accurate exp, tanh, …, narrow floats
+    pieces.py      parts of tiles that they call: splitting, segments, the two halves of every statistic
+    launch.py      files, imports, cross-compilation, launches
+
+Two launches at most: the tile kernel, and the finisher where a program returns vectors. The text of a kernel can be read
+in the cache folder or as `artifact.source`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from coda import env
+from coda.backends.registry import Artifact, Support
+from coda.backends.triton import configs
+from coda.errors import BackendError, BackendUnavailable, Unsupported
+from coda.problem import GEMM_DTYPES, Problem, Schedule
+from coda.program import EpilogueProgram
+
+
+class TritonBackend:
+    """Generated Triton kernels."""
+
+    name = "triton"
+
+    def available(self) -> Support:
+        """Triton, and a GPU of sm_80 or newer or an interpreting process."""
+        try:
+            import torch
+            import triton  # noqa: F401
+        except ImportError as error:
+            return Support(False, f"{error.name} is not installed")
+        if env.interpreting():
+            return Support(True)
+        if not torch.cuda.is_available():
+            return Support(False, "no CUDA device; TRITON_INTERPRET=1, set before Triton is imported, runs small problems on the CPU")
+        major, minor = torch.cuda.get_device_capability()
+        return Support(major >= 8, "" if major >= 8 else f"sm_{major}{minor} is older than sm_80")
+
+    def supports(self, program: EpilogueProgram, problem: Problem) -> Support:
+        """Everything but fp64, bf16 products on the CPU and segments longer than a tile."""
+        try:
+            self._check(program, problem, problem.arch)
+            configs.default_schedule(program, problem)
+        except BackendError as error:
+            return Support(False, str(error))
+        return Support(True)
+
+    def default_schedule(self, program: EpilogueProgram, problem: Problem) -> Schedule:
+        """See `configs`."""
+        return configs.default_schedule(program, problem)
+
+    def candidates(self, program: EpilogueProgram, problem: Problem) -> list[Schedule]:
+        """Schedules worth measuring, the default first."""
+        return configs.candidates(program, problem)
+
+    def compile(self, program: EpilogueProgram, problem: Problem, schedule: Schedule, arch: str | None) -> Artifact:
+        """See `registry.Backend`. Made ready for launch, a kernel is built when it is first launched."""
+        target = arch if arch is not None else problem.arch
+        self._check(program, problem, target)
+        program.check_sizes(problem.n)
+        configs.check(program, problem, schedule, target)
+        interpreted = _interpreted()
+        if arch is not None and interpreted:
+            raise Unsupported(
+                "triton cannot compile for a GPU in an interpreting process",
+                got="TRITON_INTERPRET=1",
+                expected="a process without it",
+                hint="compile in a worker process",
+            )
+        from coda.backends.triton.launch import cross
+
+        runner = _runner(program, problem, schedule, target, interpreted)
+        if arch is None:
+            return Artifact(self.name, program, problem, schedule, runner.generated.text, payload=runner)
+        built = cross(runner, arch)
+        return Artifact(
+            self.name,
+            program,
+            problem,
+            schedule,
+            runner.generated.text,
+            built.cubin,
+            built.registers,
+            built.spills,
+            built.shared_memory,
+            payload=runner,
+        )
+
+    def launch(self, artifact: Artifact, tensors: Mapping[str, Any]) -> None:
+        """See `registry.Backend`."""
+        artifact.payload.run(tensors)
+
+    @staticmethod
+    def _check(program: EpilogueProgram, problem: Problem, arch: str | None) -> None:
+        if problem.compute == "float64":
+            raise Unsupported("triton computes in fp32", got=problem.dtype, hint='backend="reference" computes in fp64')
+        configs.capability(arch)
+        if program.kind == "epilogue":
+            if problem.dtype not in GEMM_DTYPES:
+                raise Unsupported("triton: dtype of a", got=problem.dtype, expected=", ".join(GEMM_DTYPES))
+            specs = dict(problem.tensors)
+            if "a" in specs and "b" in specs and specs["a"].dtype != specs["b"].dtype:
+                raise Unsupported("triton multiplies equal dtypes", got=f"{specs['a'].dtype} and {specs['b'].dtype}")
+            if problem.dtype == "bfloat16" and arch is None and env.interpreting():
+                raise Unsupported(
+                    "Triton's interpreter multiplies bf16 wrongly", got="bfloat16 on a CPU", expected="float32 or float16 there"
+                )
+
+
+def _interpreted() -> bool:
+    """Whether kernels are interpreted here. Raises where the variable was set too late to be obeyed."""
+    from coda.backends.triton import maths
+
+    if bool(maths.INTERPRETED.value) is not env.interpreting():
+        raise BackendUnavailable(
+            "TRITON_INTERPRET was changed after Triton was imported",
+            got=f"TRITON_INTERPRET={'1' if env.interpreting() else 'unset'}",
+            hint="set it before the process starts",
+        )
+    return env.interpreting()
+
+
+@functools.lru_cache(maxsize=512)
+def _runner(program: EpilogueProgram, problem: Problem, schedule: Schedule, arch: str | None, interpreted: bool) -> Any:
+    from coda.backends.triton.launch import Runner, module
+    from coda.backends.triton.template import generate
+
+    generated = generate(program, problem, schedule, arch, interpreted)
+    return Runner(program, problem, schedule, generated, module(generated.text, program.name))
+
+
+BACKEND = TritonBackend()

@@ -1,0 +1,238 @@
+"""Which schedules a kernel can have, and which one a call gets that nobody has tuned.
+
+    check               raise `BadSchedule` for a schedule that this backend cannot run on this program
+    default_schedule    the shipped heuristic: measured shapes of one H200, a cost model for the choice between them
+    candidates          schedules worth measuring for a program on a problem
+    limits              what an architecture offers
+
+The heuristic rests on measurements of bf16 GEMMs with fused epilogues on a H200: a persistent, flattened loop over
+128×256×64 tiles with 8 warps and 3 stages runs at cuBLAS speed; an accumulator cut in 2 avoids spills once the epilogue
+reads and writes about two matrices, in 4 from four matrices on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from coda.backends.triton.analysis import Anatomy
+from coda.errors import BadSchedule, Unsupported
+from coda.problem import ITEM_BYTES, Problem, Schedule
+from coda.program import EpilogueProgram
+
+ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What an architecture offers."""
+
+    shared: int
+    """Bytes of shared memory per program."""
+    sms: int
+    """Multiprocessors of its largest common product: for the heuristic alone."""
+
+
+def limits(arch: str | None) -> Limits:
+    """The limits of an architecture (of a H200 where it is not known)."""
+    known = {80: Limits(163 << 10, 108), 86: Limits(99 << 10, 82), 89: Limits(99 << 10, 128), 120: Limits(99 << 10, 170)}
+    return known.get(capability(arch), Limits(227 << 10, 132))
+
+
+def capability(arch: str | None) -> int:
+    """90 for "sm_90"; 0 for the CPU. Raises `Unsupported` for a name that is none."""
+    if arch is None:
+        return 0
+    digits = arch.removeprefix("sm_").rstrip("af")
+    if not arch.startswith("sm_") or not digits.isdigit() or int(digits) < 80:
+        raise Unsupported("triton: no such architecture", got=repr(arch), expected=", ".join(ARCHS))
+    return int(digits)
+
+
+def has_tma(arch: str | None) -> bool:
+    """Whether tensors can be read through descriptors."""
+    return capability(arch) >= 90
+
+
+def has_fp8(arch: str | None) -> bool:
+    """Whether the hardware converts to fp8; elsewhere its bytes are computed."""
+    return capability(arch) >= 89
+
+
+# validity ---------------------------------------------------------------------------------------------------------
+
+
+def check(program: EpilogueProgram, problem: Problem, schedule: Schedule, arch: str | None) -> None:
+    """Raise `BadSchedule` where no kernel can have this schedule."""
+    if schedule.backend != "triton":
+        raise BadSchedule("a schedule of another backend", got=schedule.backend, expected="triton")
+    for field in dataclasses.fields(Schedule):
+        if field.name in ("split_k", "cluster_m", "cluster_n", "pingpong") and getattr(schedule, field.name) != field.default:
+            raise BadSchedule(f"triton: Schedule.{field.name}", got=getattr(schedule, field.name), expected=field.default)
+    anatomy = Anatomy(program)
+    gemm = program.kind == "epilogue"
+    smallest = 16 if gemm else 1
+    for name in ("tile_m", "tile_n", "tile_k", "split", "warps"):
+        value = getattr(schedule, name)
+        if value & (value - 1):
+            raise BadSchedule(f"triton: Schedule.{name}", got=value, expected="a power of two")
+    for name in ("tile_m", "tile_n", "tile_k") if gemm else ():
+        if getattr(schedule, name) < smallest:
+            raise BadSchedule(f"triton: Schedule.{name}", got=getattr(schedule, name), expected=f"{smallest} or more")
+    _check_split(anatomy, schedule, gemm)
+    _check_size(anatomy, problem, schedule, arch, gemm)
+
+
+def _check_split(anatomy: Anatomy, schedule: Schedule, gemm: bool) -> None:
+    part = schedule.tile_n // schedule.split
+    if schedule.split > 1 and (not gemm or part < 16):
+        raise BadSchedule("triton: Schedule.split", got=schedule.split, expected="1" if not gemm else "parts of 16 columns or more")
+    if part < anatomy.unit:
+        raise BadSchedule(
+            "triton: a segment or a pair does not fit into a part of a tile",
+            got=f"{part} columns",
+            expected=f"{anatomy.unit} or more",
+            hint="a larger tile_n, or a smaller split",
+        )
+    if schedule.split > 1 and anatomy.step(part) != part:
+        raise BadSchedule("triton: segments that do not fill a part", got=f"split={schedule.split}", expected="split=1")
+
+
+def _check_size(anatomy: Anatomy, problem: Problem, schedule: Schedule, arch: str | None, gemm: bool) -> None:
+    held = schedule.tile_m * schedule.tile_n // (32 * schedule.warps)
+    if held > 512:
+        raise BadSchedule(
+            "triton: the tile does not fit into the registers",
+            got=f"{held} numbers per thread",
+            expected="at most 512",
+            hint="a smaller tile or more warps",
+        )
+    if gemm and arch is not None:
+        need, have = shared_memory(problem, schedule), limits(arch).shared
+        if need > have:
+            raise BadSchedule("triton: the stages do not fit into shared memory", got=f"{need} bytes", expected=f"at most {have} on {arch}")
+
+
+def shared_memory(problem: Problem, schedule: Schedule) -> int:
+    """Bytes of the pipeline's buffers: a lower bound of what the kernel takes."""
+    return schedule.stages * schedule.tile_k * (schedule.tile_m + schedule.tile_n) * ITEM_BYTES[problem.dtype]
+
+
+# choice -----------------------------------------------------------------------------------------------------------
+
+# tile_m, tile_n, tile_k, warps, stages, what part of the largest tile's speed it reaches
+_HOPPER = (
+    (128, 256, 64, 8, 3, 1.0),
+    (128, 128, 64, 8, 4, 0.86),
+    (64, 256, 64, 4, 3, 0.70),
+    (64, 128, 64, 4, 4, 0.62),
+    (64, 64, 64, 4, 4, 0.42),
+    (32, 128, 64, 4, 4, 0.34),
+    (16, 128, 64, 4, 5, 0.20),
+    (16, 64, 128, 4, 4, 0.14),
+)
+_AMPERE = (
+    (128, 256, 32, 8, 3, 1.0),
+    (128, 128, 32, 4, 4, 0.92),
+    (64, 128, 32, 4, 4, 0.72),
+    (64, 64, 64, 4, 4, 0.5),
+    (32, 128, 32, 4, 4, 0.4),
+    (16, 64, 64, 4, 4, 0.18),
+)
+_FP32 = ((64, 64, 16, 4, 2, 1.0), (32, 32, 16, 4, 2, 0.6), (16, 32, 16, 4, 2, 0.3))
+WIDEST_GEMM, WIDEST_POINTWISE = 1024, 1024
+"""Most columns of a tile: longer segments would not fit into registers."""
+
+
+def default_schedule(program: EpilogueProgram, problem: Problem) -> Schedule:
+    """The shipped heuristic. Raises `Unsupported` where a segment is longer than any tile."""
+    anatomy = Anatomy(program)
+    widest = WIDEST_GEMM if program.kind == "epilogue" else WIDEST_POINTWISE
+    if anatomy.unit > widest:
+        raise Unsupported("triton: a segment is longer than any tile", got=f"{anatomy.unit} columns of acc", expected=f"at most {widest}")
+    if program.kind == "pointwise":
+        return _pointwise(anatomy, problem)
+    if problem.arch is None:
+        return _fit(anatomy, problem, Schedule(tile_m=64, tile_n=64, tile_k=64, warps=4, stages=1, persistent=False))
+    table = _FP32 if problem.dtype == "float32" else _HOPPER if has_tma(problem.arch) else _AMPERE
+    have = limits(problem.arch)
+    rows = [r for r in table if r[4] * r[2] * (r[0] + r[1]) * ITEM_BYTES[problem.dtype] + 32 * r[0] * 4 <= have.shared]
+    best = min(rows, key=lambda r: _time(r, problem, have.sms, anatomy.unit))
+    tile_m, tile_n, tile_k, warps, stages, _ = best
+    schedule = Schedule(tile_m=tile_m, tile_n=tile_n, tile_k=tile_k, warps=warps, stages=stages)
+    return _fit(anatomy, problem, dataclasses.replace(schedule, split=_split(anatomy, schedule)))
+
+
+def _time(row: tuple[int, int, int, int, int, float], problem: Problem, sms: int, unit: int) -> float:
+    """Waves of tiles, each as long as its work at the tile's speed; a small constant for filling the pipeline."""
+    tile_m, tile_n, _, _, _, speed = row
+    step = tile_n // unit * unit or 1
+    tiles = -(-problem.m // tile_m) * -(-problem.n // step)
+    waves = max(1, -(-tiles // sms))
+    return waves * tile_m * tile_n / speed * (1.0 if step > 1 else 1e6)
+
+
+def _split(anatomy: Anatomy, schedule: Schedule) -> int:
+    """Parts of the accumulator: 64 numbers per thread never spill; 128 do with a heavy epilogue."""
+    held = schedule.tile_m * schedule.tile_n // (32 * schedule.warps)
+    heavy = anatomy.traffic >= 4 or anatomy.max_width > 1 and anatomy.traffic > 2
+    wanted = 1 if held <= 64 else 4 if heavy else 2 if anatomy.traffic > 1 or anatomy.statistics else 1
+    while wanted > 1:
+        part = schedule.tile_n // wanted
+        if part >= 32 and part >= anatomy.unit and anatomy.step(part) == part:
+            return wanted
+        wanted //= 2
+    return 1
+
+
+def _fit(anatomy: Anatomy, problem: Problem, schedule: Schedule) -> Schedule:
+    """Widen the tile until the longest segment fits, and shorten it by as much."""
+    tile_m, tile_n, tile_k = schedule.tile_m, schedule.tile_n, schedule.tile_k
+    while tile_n // schedule.split < anatomy.unit:
+        tile_n *= 2
+        tile_m = max(16, tile_m // 2)
+        tile_k = max(16, tile_k // 2)
+    if (tile_m, tile_n) == (schedule.tile_m, schedule.tile_n):
+        return schedule
+    return dataclasses.replace(schedule, tile_m=tile_m, tile_n=tile_n, tile_k=tile_k, stages=min(schedule.stages, 2), warps=8)
+
+
+def _pointwise(anatomy: Anatomy, problem: Problem) -> Schedule:
+    """About 4096 elements per tile: long rows, or tall tiles where columns are reduced."""
+    cols = any(s.axis == "col" for s in anatomy.statistics)
+    tile_n = 128 if cols else 512 if anatomy.max_width > 1 else 1024
+    while tile_n > 16 and tile_n // 2 >= problem.n:
+        tile_n //= 2
+    while tile_n < anatomy.unit:
+        tile_n *= 2
+    tile_m = max(1, (8192 if cols else 4096) // tile_n // (2 if anatomy.max_width > 1 else 1))
+    if problem.arch is None:
+        tile_m = max(tile_m, 32)
+    tile_m = min(tile_m, 1024, 1 << max(0, problem.m - 1).bit_length())
+    return Schedule(tile_m=tile_m, tile_n=tile_n, tile_k=16, warps=4 if tile_m * tile_n <= 8192 else 8, stages=1, persistent=False, tma=False)
+
+
+def candidates(program: EpilogueProgram, problem: Problem) -> list[Schedule]:
+    """Schedules worth measuring, the default first."""
+    anatomy = Anatomy(program)
+    found = [default_schedule(program, problem)]
+    if program.kind == "pointwise":
+        base = found[0]
+        found += [dataclasses.replace(base, tile_m=t, warps=w) for t in (base.tile_m, max(1, base.tile_m // 2), base.tile_m * 2) for w in (4, 8)]
+    elif problem.dtype != "float32":
+        for tile_m, tile_n, tile_k, warps, stages, _ in _HOPPER if has_tma(problem.arch) else _AMPERE:
+            for split in (1, 2, 4):
+                for persistent in (True, False):
+                    found.append(
+                        Schedule(tile_m=tile_m, tile_n=tile_n, tile_k=tile_k, warps=warps, stages=stages, split=split, persistent=persistent)
+                    )
+    valid = []
+    for schedule in dict.fromkeys(found):
+        try:
+            check(program, problem, schedule, problem.arch)
+        except BadSchedule:
+            continue
+        if program.kind == "pointwise" or schedule.tile_m <= 2 * max(16, problem.m) and anatomy.unit <= schedule.tile_n:
+            valid.append(schedule)
+    return valid
+

@@ -1,0 +1,112 @@
+"""The text of the finisher: one small kernel that combines every statistic's partials and writes every vector output.
+
+Programs 0 … tell by their number which vector they work on: first the rows of the matrix, then the columns of each width
+in use. LANES numbers per program; partials are read slot by slot in a fixed order, so two runs agree bit by bit. Without a
+tile (an empty matrix) there is no slot, and what is left are the identities: 0, -inf, NaN for a mean.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from coda.backends.triton import lowering
+from coda.backends.triton.analysis import Anatomy, statistic
+from coda.backends.triton.epilogue import Form, col_partials
+from coda.backends.triton.vectors import Axis, Vectors, suffix, times
+from coda.primitives.types import Kind
+from coda.problem import Problem
+from coda.program import Output
+
+LANES = 64
+
+
+class Finisher(Vectors):
+    """Writes the sections of the finisher."""
+
+    def __init__(self, anatomy: Anatomy, problem: Problem, form: Form) -> None:
+        super().__init__(anatomy.program, problem, form.native_fp8)
+        self.anatomy, self.form = anatomy, form
+
+    def finished(self, index: int, axis: Axis) -> str:
+        """A statistic, combined from its partials."""
+        node = self.program.nodes[index]
+        s = statistic(node)
+        assert s is not None
+        width = self.anatomy.width(s)
+        count = times(width, "N") if s.axis == "row" else "M"
+        if s.fold == "select":
+            return self._selected(s.index, axis, width, self.anatomy.selections.index(s))
+        if s.axis == "col":
+            where = f"tiles_m, {times(width, 'N')}, {axis.at}, {axis.ok}"
+            text = f'combine(partials + {col_partials(self.anatomy, s)}, {where}, "{s.fold}")'
+            return f"{text} / tl.cast({count}, tl.float32)" if node.op == "col_mean" else text
+        first = dict(self.anatomy.sliced())[s]
+        planes = ", ".join(f"partials + {first + i} * slots * m64" for i in range(s.planes))
+        where = f"slots, M, {axis.at}, {axis.ok}"
+        if s.fold == "logsumexp":
+            return f"combine_logsumexp({planes}, {where})"
+        if s.fold == "moments":
+            step = int(self.form.step * width)
+            if node.attr("part") == "mean":
+                return f"moments_mean({planes.split(', ')[0]}, {where}, {count}, {step})"
+            return f"moments_variance({planes}, {where}, {count}, {step})"
+        text = f'combine({planes}, {where}, "{s.fold}")'
+        return f"{text} / tl.cast({count}, tl.float32)" if node.op == "row_mean" else text
+
+    def _selected(self, index: int, axis: Axis, width: Fraction, place: int) -> str:
+        """Read only where the wanted column exists: elsewhere nobody has written."""
+        wanted = self._typed(index, axis)
+        there = f"v{index}_exists"
+        if there not in self._axes:
+            self.line(f"{there} = {axis.ok} & ({wanted} >= 0) & ({wanted} < {times(width, 'N')})")
+            self._axes[there] = Axis(there, there)
+        return f"tl.load(partials + ({self.anatomy.row_planes} * slots + {place}) * m64 + {axis.at}, mask={there}, other=0.0)"
+
+    def write(self) -> list[str]:
+        """The lines of the body."""
+        body: list[str] = ["block = tl.program_id(0)", "m64 = tl.cast(M, tl.int64)"]
+        sections = self._sections()
+        before = ""
+        for number, (kind, width, outputs) in enumerate(sections):
+            rows = kind is Kind.COL
+            name = "rows" if rows else f"cols{suffix(width)}"
+            length = "M" if rows else times(width, "N")
+            self.lines, self._known, self._axes = [], {}, {}
+            self.line(f"{name} = {f'(block - {before})' if before else 'block'} * LANES + tl.arange(0, LANES)")
+            self.line(f"{name}_ok = {name} < {length}")
+            axis = Axis(name, f"{name}_ok")
+            for output in outputs:
+                self._store(output, axis)
+            end = f"end_{name}"
+            conditions = [f"block >= {before}"] if before else []
+            if number < len(sections) - 1:
+                body.append(f"{end} = {before + ' + ' if before else ''}tl.cdiv({length}, LANES)")
+                conditions.append(f"block < {end}")
+            if conditions:
+                body.append(f"if {' and '.join(conditions)}:")
+            body += [("    " if conditions else "") + line for line in self.lines]
+            before = end
+        return body
+
+    def _sections(self) -> list[tuple[Kind, Fraction, list[Output]]]:
+        """Outputs by what they range over, in a fixed order."""
+        found: dict[tuple[Kind, Fraction], list[Output]] = {}
+        for output in self.anatomy.vector_outputs:
+            t = self.program.nodes[output.node].type
+            found.setdefault((t.kind, t.width if t.kind is Kind.ROW else Fraction(1)), []).append(output)
+        return [(kind, width, found[kind, width]) for kind, width in sorted(found, key=lambda k: (k[0] is Kind.ROW, k[1]))]
+
+    def _store(self, output: Output, axis: Axis) -> None:
+        dtype = self.spec(f"out.{output.name}").dtype
+        text = lowering.stored(self.vector(output.node, axis), self.program.nodes[output.node].type.dtype, dtype, output.saturate, self.native_fp8)
+        at = axis.at
+        if self.spec(f"out.{output.name}").layout == "any":
+            at = f"{at}.to(tl.int64) * {output.name}_out_stride"
+        self.line(f"tl.store({output.name}_out + {at}, {text}, mask={axis.ok})", f"-> {output.name}")
+
+
+def sections(anatomy: Anatomy, m: int, n: int) -> int:
+    """How many programs the finisher runs."""
+    nodes = anatomy.program.nodes
+    lengths = {(nodes[o.node].type.kind, nodes[o.node].type.width if nodes[o.node].type.kind is Kind.ROW else Fraction(1)) for o in anatomy.vector_outputs}
+    return sum(-(-(m if kind is Kind.COL else int(width * n)) // LANES) for kind, width in lengths)

@@ -1,0 +1,305 @@
+"""From generated text to a running kernel: files, imports, cross-compilation, and launches that do little Python work.
+
+    module       write the text once, import it from there (Triton reads a kernel's source from its file)
+    Runner       everything a launch needs, worked out once per artifact
+    cross        compile for a GPU that is not here; machine code, registers, local memory, shared memory
+
+Any number of processes may share the cache folder: a file is written under another name and renamed, its name is a hash
+of its text, and a file that does not hold that text is replaced.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from coda import env
+from coda.backends.triton import configs, lowering
+from coda.backends.triton.analysis import Anatomy
+from coda.backends.triton.finish import sections
+from coda.backends.triton.template import GENERATOR, Argument, Generated
+from coda.errors import BackendUnavailable, CompileError
+from coda.problem import ITEM_BYTES, Problem, Schedule
+from coda.program import EpilogueProgram
+
+
+# files ------------------------------------------------------------------------------------------------------------
+
+
+def module(text: str, name: str) -> ModuleType:
+    """The module with this text."""
+    import triton
+
+    key = hashlib.sha256(f"{GENERATOR} {triton.__version__}\n{text}".encode()).hexdigest()[:24]
+    full = f"coda_triton_{key}"
+    if full in sys.modules:
+        return sys.modules[full]
+    path = _written(f"{re.sub('[^A-Za-z0-9_]', '_', name)[:40]}_{key}.py", text)
+    spec = importlib.util.spec_from_file_location(full, path)
+    assert spec is not None and spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    sys.modules[full] = found
+    try:
+        spec.loader.exec_module(found)
+    except BaseException:
+        del sys.modules[full]
+        raise
+    return found
+
+
+def _written(name: str, text: str) -> pathlib.Path:
+    """The path of a file with this text, in the cache folder or, where that cannot be written, in a temporary one."""
+    for folder in (env.cache_dir() / "triton", pathlib.Path(tempfile.gettempdir()) / f"coda-triton-{os.getuid()}"):
+        path = folder / name
+        try:
+            if path.is_file() and path.read_text(encoding="utf-8") == text:
+                return path
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            handle, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+            os.replace(temporary, path)
+        except OSError as error:
+            last = error
+            continue
+        return path
+    raise BackendUnavailable("the folder of generated kernels cannot be written", got=str(last), hint="set CODA_CACHE_DIR to a folder of yours")
+
+
+# launches ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Runner:
+    """A program made ready for one problem."""
+
+    program: EpilogueProgram
+    problem: Problem
+    schedule: Schedule
+    generated: Generated
+    module: ModuleType
+    _sizes: dict[str, int] = field(init=False)
+    _kernel: list[Callable[[Mapping[str, Any], Any], Any]] = field(init=False)
+    _finisher: list[Callable[[Mapping[str, Any], Any], Any]] = field(init=False)
+    _grid: dict[int, int] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        p, s, form = self.problem, self.schedule, self.generated.form
+        anatomy = Anatomy(self.program)
+        tiles_m = -(-p.m // s.tile_m) if p.n else 0
+        tiles_n = -(-p.n // (form.step * s.split)) if p.m else 0
+        slots = tiles_n * s.split
+        self._sizes = {"m": p.m, "n": p.n, "k": p.k, "slots": slots, "tiles_m": tiles_m}
+        self.tiles = tiles_m * tiles_n if self.generated.kernel is not None else 0
+        self.vector_blocks = sections(anatomy, p.m, p.n)
+        self.workspace = anatomy.workspace(p.m, p.n, slots, tiles_m) if anatomy.statistics else 0
+        self._kernel = [self._getter(a) for a in self.generated.kernel or ()]
+        self._finisher = [self._getter(a) for a in self.generated.finisher or ()]
+        self.outputs = tuple(f"out.{o.name}" for o in anatomy.tile_outputs)
+        self.inputs = tuple(o.name for o in self.program.operands if o.kind == "tile")
+        self.options = {"num_warps": s.warps, "num_stages": s.stages, "enable_fp_fusion": self.program.fast_math}
+
+    def _getter(self, a: Argument) -> Callable[[Mapping[str, Any], Any], Any]:
+        if a.what == "size":
+            value = self._sizes[a.tensor]
+            return lambda tensors, workspace: value
+        if a.what == "workspace":
+            return lambda tensors, workspace: workspace
+        if a.what == "stride":
+            return lambda tensors, workspace: tensors[a.tensor].stride(a.dim)
+        if a.what == "descriptor":
+            return functools.partial(_descriptor, a)
+        if a.type == "*u8" and self.problem.spec(a.tensor).dtype in lowering.FP8:
+            import torch
+
+            return lambda tensors, workspace: tensors[a.tensor].view(torch.uint8)
+        return lambda tensors, workspace: tensors[a.tensor]
+
+    def run(self, tensors: Mapping[str, Any]) -> None:
+        """Launch on the tensors' device and its current stream; nothing waits."""
+        import torch
+
+        device = next(t.device for t in tensors.values() if isinstance(t, torch.Tensor))
+        if device.type == "cuda":
+            if torch.cuda.current_device() == device.index:
+                self._launch(tensors, device)
+            else:
+                with torch.cuda.device(device):
+                    self._launch(tensors, device)
+            return
+        if device.type != "cpu":
+            raise BackendUnavailable("triton runs on NVIDIA GPUs", got=str(device))
+        if not env.interpreting():
+            raise BackendUnavailable(
+                "a CPU tensor outside an interpreting process",
+                got="TRITON_INTERPRET unset",
+                expected="TRITON_INTERPRET=1, set before Triton is imported",
+                hint='use backend="reference" on a CPU',
+            )
+        import numpy
+
+        with numpy.errstate(all="ignore"):  # infinities and NaN are values here, not mistakes
+            self._launch(tensors, device)
+
+    def _launch(self, tensors: Mapping[str, Any], device: Any) -> None:
+        import torch
+
+        workspace = torch.empty(self.workspace, dtype=torch.float32, device=device) if self.workspace else None
+        if workspace is None and (self.generated.finisher or self.generated.kernel):
+            workspace = next(t for t in tensors.values() if isinstance(t, torch.Tensor))  # a pointer that nobody follows
+        try:
+            if self.tiles:
+                args = [get(tensors, workspace) for get in self._kernel]
+                self.module.tile_kernel[(self._programs(device),)](*args, ALIASED=self._aliased(tensors), **self.options)
+            if self.vector_blocks:
+                args = [get(tensors, workspace) for get in self._finisher]
+                fusion = self.options["enable_fp_fusion"]
+                self.module.finish_kernel[(self.vector_blocks,)](*args, num_warps=4, num_stages=2, enable_fp_fusion=fusion)
+        except Exception as error:
+            raise_as_compile_error(error, self.program.name)
+            raise
+
+    def _programs(self, device: Any) -> int:
+        """One program per tile, or per multiprocessor."""
+        if not self.schedule.persistent or self.program.kind == "pointwise":
+            return self.tiles
+        if device.index not in self._grid:
+            self._grid[device.index] = min(self.tiles, multiprocessors(device))
+        return self._grid[device.index]
+
+    def _aliased(self, tensors: Mapping[str, Any]) -> bool:
+        """Whether an output shares memory with a tile that the kernel reads."""
+        if not self.inputs:
+            return False
+        read = {tensors[name].data_ptr() for name in self.inputs if name in tensors}
+        return any(tensors[name].data_ptr() in read for name in self.outputs)
+
+
+@functools.cache
+def multiprocessors(device: Any) -> int:
+    """How many programs run at a time; a few in the interpreter, so that its programs loop too."""
+    import torch
+
+    return int(torch.cuda.get_device_properties(device).multi_processor_count) if device.type == "cuda" else 3
+
+
+def _descriptor(a: Argument, tensors: Mapping[str, Any], workspace: Any) -> Any:
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    x = tensors[a.tensor]
+    if a.swapped:
+        x = x.mT
+    strides = list(x.stride())
+    strides[1] = 1  # of a matrix with one column PyTorch may say anything
+    if x.shape[0] == 1:
+        strides[0] = max(16, -(-x.shape[1] // 16) * 16)
+    return TensorDescriptor(x, list(x.shape), strides, list(a.block))
+
+
+def raise_as_compile_error(error: Exception, name: str) -> None:
+    """Turn what Triton's compiler raises into a `CompileError`; leave anything else alone."""
+    from triton.compiler.errors import CompilationError
+    from triton.runtime.errors import OutOfResources, PTXASError
+
+    if isinstance(error, OutOfResources):
+        raise CompileError(
+            f"{name}: the kernel does not fit the device",
+            got=f"{error.required} of {error.name}",
+            expected=f"at most {error.limit}",
+            hint="a schedule with fewer stages, a smaller tile or a larger split",
+        ) from error
+    if isinstance(error, (CompilationError, PTXASError)) or type(error).__module__.startswith("triton"):
+        raise CompileError(f"{name}: Triton refused the generated code", got=str(error)[-2000:]) from error
+
+
+# cross-compilation ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Built:
+    """Machine code of one kernel and what it takes."""
+
+    cubin: bytes
+    registers: int | None
+    spills: int | None
+    shared_memory: int
+
+
+def cross(runner: Runner, arch: str) -> Built:
+    """Compile both kernels for an architecture; what is reported is the tile kernel's (the finisher's where there is none)."""
+    generated, options = runner.generated, runner.options
+    built = None
+    if generated.finisher is not None:
+        built = _compile(runner, runner.module.finish_kernel, generated.finisher, arch, {**options, "num_warps": 4, "num_stages": 2}, {})
+    if generated.kernel is not None:
+        built = _compile(runner, runner.module.tile_kernel, generated.kernel, arch, options, {"ALIASED": False})
+    assert built is not None
+    return built
+
+
+def _compile(
+    runner: Runner, kernel: Any, arguments: tuple[Argument, ...], arch: str, options: Mapping[str, Any], constants: Mapping[str, Any]
+) -> Built:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    signature = {a.name: a.type for a in arguments} | dict.fromkeys(constants, "constexpr")
+    attrs = {(i,): [["tt.divisibility", 16]] for i, a in enumerate(arguments) if _divisible(runner, a)}
+    try:
+        source = ASTSource(kernel, signature, dict(constants), attrs)
+        compiled = triton.compile(source, target=GPUTarget("cuda", configs.capability(arch), 32), options=dict(options))
+    except Exception as error:
+        raise_as_compile_error(error, runner.program.name)
+        raise CompileError(f"{runner.program.name}: compiling for {arch} failed", got=f"{type(error).__name__}: {error}"[-2000:]) from error
+    cubin = compiled.asm["cubin"]
+    shared = int(compiled.metadata.shared)
+    if shared > configs.limits(arch).shared:
+        raise CompileError(
+            f"{runner.program.name}: the kernel does not fit {arch}",
+            got=f"{shared} bytes of shared memory",
+            expected=f"at most {configs.limits(arch).shared}",
+            hint="a schedule with fewer stages, a smaller tile or a larger split",
+        )
+    registers, spills = resources(cubin)
+    return Built(cubin, registers, spills, shared)
+
+
+def _divisible(runner: Runner, a: Argument) -> bool:
+    """What a launch on aligned tensors would tell the compiler."""
+    if a.what == "size":
+        return runner._sizes[a.tensor] % 16 == 0
+    if a.what == "workspace":
+        return True
+    if a.what not in ("pointer", "stride"):
+        return False
+    spec = runner.problem.spec(a.tensor)
+    if a.what == "pointer":
+        return spec.aligned
+    return spec.aligned and (runner.problem.n * ITEM_BYTES[spec.dtype]) % 16 == 0 and runner.problem.n % 16 == 0
+
+
+def resources(cubin: bytes) -> tuple[int | None, int | None]:
+    """Registers and bytes of local memory per thread, read off the machine code; None where the tool is missing."""
+    import triton
+
+    tool = pathlib.Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    if not tool.is_file():
+        return None, None
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "kernel.cubin"
+        path.write_bytes(cubin)
+        run = subprocess.run([str(tool), "--dump-resource-usage", str(path)], capture_output=True, text=True, timeout=60, check=False)
+    registers, stack = re.search(r"REG:(\d+)", run.stdout), re.search(r"STACK:(\d+)", run.stdout)
+    return (int(registers[1]) if registers else None), (int(stack[1]) if stack else None)

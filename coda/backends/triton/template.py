@@ -1,0 +1,306 @@
+"""The text of a whole module: the GEMM (or pointwise) kernel, the epilogue it calls, and the finisher.
+
+    Argument    one run-time argument of a kernel: where `launch` finds it, and its type for cross-compilation
+    Generated   the text with the arguments of both kernels
+    generate    program, problem class and schedule -> Generated; the same input gives the same text
+
+The GEMM kernel walks over tiles in groups of GROUP_M rows of tiles (neighbours share operands in L2): persistently, as one
+flattened loop, or one tile per program. A and B come through tensor descriptors (TMA) where strides and alignment allow,
+else through pointers; both fill with zeros beyond the matrix, so that a ragged K needs no other care. Everything else is
+read and written by pointers under masks, from the accumulator's parts.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from coda.backends.triton import configs, lowering
+from coda.backends.triton.analysis import Anatomy
+from coda.backends.triton.epilogue import Epilogue, Form
+from coda.backends.triton.finish import LANES, Finisher
+from coda.primitives.types import Kind
+from coda.problem import Problem, Schedule
+from coda.program import EpilogueProgram
+
+GENERATOR = 1
+"""Version of the generator: part of every key."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One run-time argument. `what` is pointer, stride, descriptor, scalar, size or workspace."""
+
+    name: str
+    what: str
+    tensor: str = ""
+    """Key in the tensors of a launch."""
+    type: str = "i32"
+    dim: int = 0
+    block: tuple[int, int] = (0, 0)
+    swapped: bool = False
+    """A descriptor of the transpose."""
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A module's text and what its kernels take."""
+
+    text: str
+    kernel: tuple[Argument, ...] | None
+    """None where no tile has anything to do."""
+    finisher: tuple[Argument, ...] | None
+    form: Form
+
+
+def generate(program: EpilogueProgram, problem: Problem, schedule: Schedule, arch: str | None, interpreted: bool) -> Generated:
+    """The module of a program on a class of problems."""
+    anatomy = Anatomy(program)
+    native = configs.has_fp8(arch)
+    part = schedule.tile_n // schedule.split
+    step = anatomy.step(part)
+    form = Form(schedule.tile_m, part, step, problem.n % (step * schedule.split) == 0, native)
+    module = _Module(program, problem, schedule, anatomy, form, configs.has_tma(arch) or interpreted)
+    return module.generated()
+
+
+class _Module:
+    def __init__(self, program: EpilogueProgram, problem: Problem, schedule: Schedule, anatomy: Anatomy, form: Form, tma: bool) -> None:
+        self.program, self.problem, self.schedule, self.anatomy, self.form = program, problem, schedule, anatomy, form
+        self.tma = tma and schedule.tma and min(problem.m, problem.n, problem.k) > 0
+        self.gemm = program.kind == "epilogue"
+        self.has_kernel = bool(anatomy.tile_outputs or anatomy.statistics)
+
+    # the module ---------------------------------------------------------------------------------------------------
+    def generated(self) -> Generated:
+        """All of it."""
+        lines = [*self._head()]
+        kernel = finisher = None
+        if self.has_kernel:
+            text, kernel = self._tile_kernel()
+            lines += text
+        if self.anatomy.vector_outputs:
+            text, finisher = self._finisher()
+            lines += text
+        s, text = self.schedule, "\n".join(lines).rstrip() + "\n"
+        sizes = {"TILE_M": s.tile_m, "TILE_N": s.tile_n, "TILE_K": s.tile_k, "GROUP_M": s.group_m}
+        for name, value in {**sizes, "STEP_N": self.form.step * s.split, "LANES": LANES}.items():
+            text = re.sub(rf"\b{name}\b", str(value), text)
+        return Generated(text, kernel, finisher, self.form)
+
+    def _head(self) -> list[str]:
+        s = self.schedule
+        layouts = ", ".join(f"{name}: {spec.dtype} {spec.layout}" for name, spec in self.problem.tensors)
+        doc = [
+            f'"""Generated for {self.program.kind} program {self.program.name!r}; do not edit.',
+            "",
+            f"program   {self.program.digest}",
+            f"tensors   {layouts}",
+            f"schedule  {' '.join(f'{k}={v}' for k, v in s.to_dict().items())}",
+            f"generator {GENERATOR}",
+            '"""',
+            "",
+            "import triton",
+            "import triton.language as tl",
+            "",
+            "from coda.backends.triton import maths",
+            "from coda.backends.triton.pieces import combine, combine_logsumexp, fold_part, halves, logsumexp_part",
+            "from coda.backends.triton.pieces import moments_mean, moments_part, moments_variance, paired, scalar, segment",
+            "from coda.backends.triton.pieces import select_part, spread, unpaired, wide_segment",
+            "",
+            "",
+            "",
+        ]
+        return doc
+
+    # the tile kernel ----------------------------------------------------------------------------------------------
+    def _tile_kernel(self) -> tuple[list[str], tuple[Argument, ...]]:
+        epilogue = Epilogue(self.anatomy, self.problem, self.form)
+        body = epilogue.write()
+        arguments = self._operands(epilogue.used)
+        for output in self.anatomy.tile_outputs:
+            arguments += self._matrix(f"{output.name}_out", f"out.{output.name}")
+        if self.anatomy.statistics:
+            arguments += [Argument("partials", "workspace", type="*fp32")]
+        sizes = [Argument("M", "size", "m"), Argument("N", "size", "n")]
+        inner = [a.name for a in arguments + sizes]
+        acc = ["acc"] if self.gemm else []
+        text = [
+            "@triton.jit",
+            f"def epilogue({', '.join([*acc, 'row0', 'col0', 'tile_m', 'slot', 'slots', 'tiles_m', *inner, 'ALIASED: tl.constexpr'])}):",
+            f'    """{"What follows the product, on one part of a tile." if self.gemm else "One tile."}"""',
+            *("    " + line for line in body),
+            "",
+            "",
+        ]
+        call = ", ".join(inner)
+        product = self._product_arguments() if self.gemm else []
+        if self.gemm:
+            sizes = [*sizes, Argument("K", "size", "k")]
+        every = product + arguments + sizes
+        text += [self._decorator(every), f"def tile_kernel({', '.join([a.name for a in every] + ['ALIASED: tl.constexpr'])}):"]
+        text += ["    " + line for line in (self._gemm_body(call) if self.gemm else self._pointwise_body(call))]
+        return [*text, "", ""], tuple(every)
+
+    @staticmethod
+    def _decorator(arguments: list[Argument]) -> str:
+        """Scalars are never compiled in: a new value is no new kernel."""
+        scalars = [f'"{a.name}"' for a in arguments if a.what == "scalar"]
+        return f"@triton.jit(do_not_specialize=[{', '.join(scalars)}])" if scalars else "@triton.jit"
+
+    def _operands(self, used: set[str]) -> list[Argument]:
+        arguments: list[Argument] = []
+        for operand in self.program.operands:
+            name = operand.name
+            if name not in used:
+                continue
+            if operand.kind is Kind.SCALAR:
+                arguments.append(Argument(f"{name}_arg", "scalar", name, "i64" if operand.dtype == "int" else "fp32"))
+            elif operand.kind is Kind.TILE:
+                arguments += self._matrix(f"{name}_ptr", name)
+            else:
+                arguments += self._vector(f"{name}_ptr", name)
+        return arguments
+
+    def _pointer(self, name: str, tensor: str) -> Argument:
+        return Argument(name, "pointer", tensor, lowering.pointer_type(self.problem.spec(tensor).dtype, self.form.native_fp8))
+
+    def _matrix(self, name: str, tensor: str) -> list[Argument]:
+        layout = self.problem.spec(tensor).layout
+        if layout == "any":
+            strides = [Argument(f"{name}_stride_m", "stride", tensor, dim=0), Argument(f"{name}_stride_n", "stride", tensor, dim=1)]
+        else:
+            strides = [Argument(f"{name}_stride", "stride", tensor, dim=0 if layout == "row" else 1)]
+        return [self._pointer(name, tensor), *strides]
+
+    def _vector(self, name: str, tensor: str) -> list[Argument]:
+        strides = [Argument(f"{name}_stride", "stride", tensor)] if self.problem.spec(tensor).layout == "any" else []
+        return [self._pointer(name, tensor), *strides]
+
+    # the product --------------------------------------------------------------------------------------------------
+    def _by_tma(self, tensor: str) -> bool:
+        spec = self.problem.spec(tensor)
+        return self.tma and spec.aligned and spec.layout != "any"
+
+    def _product_arguments(self) -> list[Argument]:
+        if self.problem.k == 0:
+            return []
+        arguments: list[Argument] = []
+        s = self.schedule
+        for name, shape in (("a", (s.tile_m, s.tile_k)), ("b", (s.tile_k, s.tile_n))):
+            spec = self.problem.spec(name)
+            if not self._by_tma(name):
+                arguments += self._matrix(name, name)
+                continue
+            swapped = spec.layout == "col"
+            block = shape[::-1] if swapped else shape
+            kind = f"tensordesc<{lowering.TRITON_NAMES[spec.dtype]}[{block[0]}, {block[1]}]>"
+            arguments.append(Argument(name, "descriptor", name, kind, block=block, swapped=swapped))
+        return arguments
+
+    def _strides(self, name: str) -> tuple[str, str]:
+        return {"row": (f"{name}_stride", ""), "col": ("", f"{name}_stride"), "any": (f"{name}_stride_m", f"{name}_stride_n")}[
+            self.problem.spec(name).layout
+        ]
+
+    def _load(self, name: str) -> tuple[list[str], str]:
+        """Lines before the loop over K, and the expression inside it."""
+        first = "row0" if name == "a" else "col0"
+        if self._by_tma(name):
+            swapped = self.problem.spec(name).layout == "col"
+            place = [first, "k * TILE_K"] if (name == "a") is not swapped else ["k * TILE_K", first]
+            return [], f"{name}.load([{', '.join(place)}])" + (".T" if swapped else "")
+        outer, inner = self._strides(name)
+        ragged_k = self.problem.k % self.schedule.tile_k != 0
+        size, tile = ("M", "TILE_M") if name == "a" else ("N", "TILE_N")
+        at, ok, k = f"{name}_at", f"{name}_ok", "(k * TILE_K + tl.arange(0, TILE_K)).to(tl.int64)"
+        setup = [f"{at} = ({first} + tl.arange(0, {tile})).to(tl.int64)", f"{ok} = {at} < {size}"]
+        if name == "a":
+            place = f"{_by('a_at[:, None]', outer)} + {_by(f'{k}[None, :]', inner)}"
+            masks = ["a_ok[:, None]"] + (["(tl.arange(0, TILE_K) < K - k * TILE_K)[None, :]"] if ragged_k else [])
+        else:
+            place = f"{_by(f'{k}[:, None]', outer)} + {_by('b_at[None, :]', inner)}"
+            masks = ["b_ok[None, :]"] + (["(tl.arange(0, TILE_K) < K - k * TILE_K)[:, None]"] if ragged_k else [])
+        return setup, f"tl.load({name} + {place}, mask={' & '.join(masks)}, other=0.0)"
+
+    def _gemm_body(self, call: str) -> list[str]:
+        s = self.schedule
+        lines = ["tiles_m = tl.cdiv(M, TILE_M)", "tiles_n = tl.cdiv(N, STEP_N)"]
+        tile = [
+            "# neighbouring tiles share rows of A and columns of B in L2",
+            "group = tile // (GROUP_M * tiles_n)",
+            "height = tl.minimum(tiles_m - group * GROUP_M, GROUP_M)",
+            "tile_m = group * GROUP_M + tile % (GROUP_M * tiles_n) % height",
+            "tile_n = tile % (GROUP_M * tiles_n) // height",
+            "row0 = tile_m * TILE_M",
+            "col0 = tile_n * STEP_N",
+            *self._product(),
+            *self._parts("acc", s.split),
+        ]
+        for number, part in enumerate(self._part_names(s.split)):
+            at = f"col0 + {number * self.form.step}" if number else "col0"
+            tile.append(f"epilogue({part}, row0, {at}, tile_m, tile_n * {s.split} + {number}, tiles_n * {s.split}, tiles_m, {call}, ALIASED)")
+        if not s.persistent:
+            return [*lines, "tile = tl.program_id(0)", *tile]
+        lines.append("for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):")
+        return lines + ["    " + line for line in tile]
+
+    def _product(self) -> list[str]:
+        lines = ["acc = tl.zeros((TILE_M, TILE_N), tl.float32)"]
+        if self.problem.k == 0:
+            return lines
+        setup_a, load_a = self._load("a")
+        setup_b, load_b = self._load("b")
+        precision = ', input_precision="ieee"' if self.problem.dtype == "float32" else ""
+        return [
+            *lines,
+            *setup_a,
+            *setup_b,
+            "for k in range(tl.cdiv(K, TILE_K)):",
+            f"    x = {load_a}",
+            f"    y = {load_b}",
+            f"    acc = tl.dot(x, y, acc{precision})",
+        ]
+
+    def _part_names(self, split: int) -> list[str]:
+        return ["acc"] if split == 1 else [f"acc_{i}" for i in range(split)]
+
+    def _parts(self, name: str, split: int) -> list[str]:
+        """Cut the accumulator into halves, and those again."""
+        if split == 1:
+            return []
+        lines, names = [], [name]
+        while len(names) < split:
+            final = len(names) * 2 == split
+            cut = [f"acc_{i}" if final else f"acc_{len(names) * 2}_{i}" for i in range(len(names) * 2)]
+            lines += [f"{cut[2 * i]}, {cut[2 * i + 1]} = halves({n})" for i, n in enumerate(names)]
+            names = cut
+        return ["# parts of the accumulator: fewer registers are live at a time", *lines]
+
+    def _pointwise_body(self, call: str) -> list[str]:
+        return [
+            "tiles_m = tl.cdiv(M, TILE_M)",
+            "tiles_n = tl.cdiv(N, STEP_N)",
+            "tile = tl.program_id(0)",
+            "tile_m = tile // tiles_n",
+            "tile_n = tile % tiles_n",
+            f"epilogue(tile_m * TILE_M, tile_n * STEP_N, tile_m, tile_n, tiles_n, tiles_m, {call}, ALIASED)",
+        ]
+
+    # the finisher -------------------------------------------------------------------------------------------------
+    def _finisher(self) -> tuple[list[str], tuple[Argument, ...]]:
+        writer = Finisher(self.anatomy, self.problem, self.form)
+        body = writer.write()
+        arguments = self._operands(writer.used)
+        for output in self.anatomy.vector_outputs:
+            arguments += self._vector(f"{output.name}_out", f"out.{output.name}")
+        if self.anatomy.statistics:
+            arguments += [Argument("partials", "workspace", type="*fp32"), Argument("slots", "size", "slots"), Argument("tiles_m", "size", "tiles_m")]
+        arguments += [Argument("M", "size", "m"), Argument("N", "size", "n")]
+        text = [self._decorator(arguments), f"def finish_kernel({', '.join(a.name for a in arguments)}):"]
+        return text + ["    " + line for line in body], tuple(arguments)
+
+
+def _by(text: str, stride: str) -> str:
+    return f"{text} * {stride}" if stride else text
+
