@@ -8,7 +8,7 @@ so that it can be searched; a narrow terminal gets wrapped cells and loses nothi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, TextIO
+from typing import Any, Literal, Protocol, TextIO
 
 from rich.console import Console
 from rich.table import Table
@@ -48,6 +48,13 @@ def console(stream: TextIO, color: str = "auto") -> Console:
             legacy_windows=False,
         )
     return made
+
+
+def draw(stream: TextIO, color: str, items: Iterable[Any]) -> None:
+    """Lines of text and renderables, one after the other. Lines are never wrapped: a terminal does that by itself."""
+    target = console(stream, color)
+    for item in items:
+        target.print(item, soft_wrap=isinstance(item, str | Text))
 
 
 def _is_terminal(stream: TextIO) -> bool:
@@ -163,7 +170,7 @@ def event_line(event: Event) -> str | None:
     """One line of progress; None for an event that says nothing new to a person."""
     match event:
         case Started():
-            shown = f", examples {', '.join(event.shown)}" if event.shown else ""
+            shown = f", {len(event.shown)} examples shown"
             withheld = f", withheld {', '.join(event.withheld)}" if event.withheld else ""
             return f"task {event.task}, {event.llm} ({event.model}){shown}{withheld}"
         case Resumed():
@@ -188,6 +195,16 @@ def event_line(event: Event) -> str | None:
     return None
 
 
+class Heard(Protocol):
+    """What the judge tells: see `agent.verify.judge.Progress`."""
+
+    @property
+    def gate(self) -> str: ...
+
+    @property
+    def state(self) -> str: ...
+
+
 class Progress:
     """What a run tells its events to: on a terminal lines above a transient spinner, elsewhere a plain line per round."""
 
@@ -203,6 +220,11 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         if self._status is not None:
             self._status.stop()
+
+    def gate(self, progress: Heard) -> None:
+        """Told by the judge: a gate starts or has ended."""
+        if self._status is not None and progress.state == "started":
+            self._status.update(f"gate {progress.gate}")
 
     def __call__(self, event: Event) -> None:
         line = event_line(event)

@@ -20,15 +20,13 @@ import json
 import logging
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from .settings import Settings
 
 
@@ -104,8 +102,8 @@ class Answer:
 
     data: Mapping[str, Any]
     """For programs: plain JSON."""
-    show: Callable[[Console], None]
-    """For people: draws on stdout's console."""
+    show: Callable[[], Iterable[Any]]
+    """For people: lines of text and what `render` makes, for stdout."""
     exit: Exit = Exit.OK
     failure: Failure | None = None
     """Set exactly when `exit` is not OK."""
@@ -133,18 +131,11 @@ class Terminal:
 
     # consoles ---------------------------------------------------------------------------------------------------------
     @property
-    def stdout(self) -> Console:
-        """For the answer."""
+    def live(self) -> Any:
+        """The console of a live display on stderr, or None where none may be drawn."""
         from . import render
 
-        return render.console(sys.stdout, self.options.color)
-
-    @property
-    def stderr(self) -> Console:
-        """For everything else."""
-        from . import render
-
-        return render.console(sys.stderr, self.options.color)
+        return render.console(sys.stderr, self.options.color) if self.animated else None
 
     @property
     def animated(self) -> bool:
@@ -176,7 +167,7 @@ class Terminal:
         if self.options.json:
             self._document(answer.data, answer.warnings, answer.failure)
         else:
-            answer.show(self.stdout)
+            self._show(answer.show())
         sys.stdout.flush()
         for warning in answer.warnings:
             self.warn(warning)
@@ -201,6 +192,17 @@ class Terminal:
         if self.resume and exit_code in (Exit.INTERRUPTED, Exit.LLM):
             self.say(f"next: {self.resume}")
         return exit_code
+
+    def refuse(self, failure: Failure, exit_code: Exit = Exit.USAGE) -> Exit:
+        """Print a failure that is no exception of ours."""
+        if self.options.json:
+            self._document(None, (), failure)
+        self._error(failure)
+        return exit_code
+
+    def document(self, answer: Answer) -> dict[str, Any]:
+        """What `--json` prints."""
+        return _document(self.command, answer.data, answer.warnings, answer.failure)
 
     def settings(self, **flags: Any) -> Settings:
         """The settings under this command's options. Raises `SettingsInvalid`."""
@@ -230,23 +232,30 @@ class Terminal:
 
     # ------------------------------------------------------------------------------------------------------------------
     def _document(self, data: Any, warnings: tuple[str, ...], failure: Failure | None) -> None:
-        error = {"code": failure.code, "message": failure.message, "hint": failure.hint} if failure else None
-        document = {
-            "schema": f"coda-agent/{self.command}/1",
-            "ok": failure is None,
-            "data": data,
-            "warnings": list(warnings),
-            "error": error,
-        }
+        document = _document(self.command, data, warnings, failure)
         _write(sys.stdout, json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False, default=str))
+
+    def _show(self, items: Iterable[Any]) -> None:
+        from . import render
+
+        render.draw(sys.stdout, self.options.color, items)
 
     def _error(self, failure: Failure) -> None:
         from . import render
 
-        console = self.stderr
-        console.print(render.error_line(failure.message), soft_wrap=True, highlight=False)
-        if failure.hint:
-            console.print(f"\nhint: {failure.hint}", markup=False, soft_wrap=True, highlight=False)
+        hint = ("", f"hint: {failure.hint}") if failure.hint else ()
+        render.draw(sys.stderr, self.options.color, (render.error_line(failure.message), *hint))
+
+
+def _document(command: str, data: Any, warnings: tuple[str, ...], failure: Failure | None) -> dict[str, Any]:
+    error = {"code": failure.code, "message": failure.message, "hint": failure.hint} if failure else None
+    return {
+        "schema": f"coda-agent/{command}/1",
+        "ok": failure is None,
+        "data": data,
+        "warnings": list(warnings),
+        "error": error,
+    }
 
 
 def classify(error: BaseException) -> tuple[Exit, Failure]:

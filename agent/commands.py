@@ -1,0 +1,582 @@
+"""What each command does, but `author` and `replay`: values from the command line in, an `Answer` out.
+
+    review promote compare verify lint list show doctor version
+
+A command looks things up, calls the module of its name, and arranges what that found for people and for programs. Neighbours:
+`authoring` has the other two, `cli.py` parses, `terminal` speaks, `render` draws.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import authored_kernels
+import examples_curated
+
+from . import kept as kernels
+from . import render, store
+from .errors import AgentError, UnknownSubject, UnknownTask, UsageError
+from .records import Status, Verdict
+from .task import Task, cards, find, load
+from .terminal import Answer, Exit, Failure, Terminal
+
+if TYPE_CHECKING:
+    from .review import Judge
+    from .verify.judge import Options
+
+
+@dataclass(frozen=True)
+class Judging:
+    """How to judge."""
+
+    arch: str = "sm_90"
+    backends: tuple[str, ...] = ()
+    gpu: bool = True
+
+    def options(self, schedule: Mapping[str, Any] | None) -> Options:
+        """For the judge. Raises `UsageError` for a backend that does not exist."""
+        from coda.backends import registry
+
+        from .verify.judge import Options
+
+        for name in self.backends:
+            if name not in registry.MODULES or name == "reference":
+                fused = ", ".join(n for n in registry.MODULES if n != "reference")
+                raise UsageError(f"--backend {name!r} is no fused backend", hint=f"there are: {fused}")
+        return Options(
+            arch=self.arch,
+            backends=self.backends,
+            device=self.gpu,
+            schedule=None if schedule is None else dict(schedule),
+        )
+
+    def judge(self, terminal: Terminal) -> Judge:
+        """The real judge with these options, telling which gate runs."""
+        from .verify.judge import Progress
+        from .verify.judge import judge as real
+
+        def told(progress: Progress) -> None:
+            if progress.record is not None:
+                terminal.detail(f"gate {progress.gate}: {progress.record.status} in {progress.record.seconds:.2f} s")
+
+        def call(source: str, task: Task, schedule: Mapping[str, Any] | None) -> Verdict:
+            return real(source, task, options=self.options(schedule), on_progress=told)
+
+        return call
+
+
+def exit_of(verdict: Verdict) -> Exit:
+    """0 for a pass; 4 where a gate refused; 5 where only the machine stands in the way."""
+    if verdict.passed:
+        return Exit.OK
+    return Exit.ENVIRONMENT if verdict.status in (Status.NOT_RUN, Status.INFRA_ERROR) else Exit.REFUSED
+
+
+# verify and lint ------------------------------------------------------------------------------------------------------
+
+
+def verify(terminal: Terminal, file: Path, task_text: str, schedule: Path | None, judging: Judging) -> Answer:
+    """The command `verify`."""
+    task_id = find(task_text).id
+    source = _read(file)
+    submitted = _schedule(schedule) if schedule is not None else None
+    task = load(task_id)
+    verdict = judging.judge(terminal)(source, task, submitted)
+    data = {
+        "file": str(file),
+        "task": task.id,
+        "verdict": str(verdict.status),
+        "passed": verdict.passed,
+        "first_failure": verdict.first_failure,
+        "gates": render.gate_rows(verdict),
+        "kind": verdict.kind,
+        "program_digest": verdict.program_digest,
+        "source_sha256": verdict.source_sha256,
+        "seeds": verdict.seeds,
+        "environment": verdict.environment.model_dump(mode="json"),
+    }
+    code = exit_of(verdict)
+    failure = None if code is Exit.OK else _refusal(verdict)
+    return Answer(data, lambda: _shown(verdict), code, failure)
+
+
+def _shown(verdict: Verdict) -> Iterator[Any]:
+    yield render.gate_table(verdict.gates)
+    yield render.verdict_line(verdict)
+
+
+def _refusal(verdict: Verdict) -> Failure:
+    """Which gate, which word, and what to change: as an author is told."""
+    from .verify.feedback import digest
+
+    advice = "; ".join(digest(verdict).findings)
+    if verdict.first_failure is None:
+        missing = "; ".join(f"{g.name}: {g.reason}" for g in verdict.not_run if g.name != "bench")
+        return Failure(
+            "not-proven", f"no pass on this machine: {missing}", "`coda-agent doctor` says what is missing here"
+        )
+    gate = verdict.gate(verdict.first_failure)
+    return Failure(
+        str(gate.status).lower().replace("_", "-"), f"gate {gate.name}: {gate.status}: {gate.reason}", advice
+    )
+
+
+def _read(file: Path) -> str:
+    """A kernel file as text; bytes that are no UTF-8 survive for the static gate to refuse."""
+    try:
+        return file.read_bytes().decode("utf-8", "surrogateescape")
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise UsageError(f"{str(file)!r} cannot be read: {error.strerror}", hint="name a kernel file") from error
+
+
+def _schedule(file: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(
+            f"--schedule {str(file)!r} cannot be read: {error}", hint='write JSON like {"tile_m": 128}'
+        ) from error
+    if not isinstance(data, dict):
+        raise UsageError(
+            f"--schedule {str(file)!r} holds a {type(data).__name__}", hint='write JSON like {"tile_m": 128}'
+        )
+    return data
+
+
+def lint(terminal: Terminal, task_text: str) -> Answer:
+    """The command `lint`."""
+    from .verify.lint import lint_in_worker
+
+    task = load(find(task_text).id)
+    report = lint_in_worker(task)
+
+    def show() -> Iterator[Any]:
+        yield f"{task.id}: {report.status}: {report.killed} of {report.tried} wrong programs refused, in {report.seconds:.1f} s"
+        yield from (f"survives: {line}" for line in report.survivors)
+        yield from (f"problem: {line}" for line in report.problems)
+
+    failure = None
+    if not report.ok:
+        failure = Failure(
+            "invalid-spec",
+            f"the task {task.id!r} does not refuse wrong kernels",
+            "change its shapes, inputs or baseline",
+        )
+    return Answer(report.model_dump(mode="json"), show, Exit.REFUSED if failure else Exit.OK, failure)
+
+
+# review and promote ---------------------------------------------------------------------------------------------------
+
+
+def review(terminal: Terminal, name: str, judging: Judging, into: Path | None) -> Answer:
+    """The command `review`."""
+    from .review import review as run
+
+    settings = terminal.settings()
+    kept = kernels.find(name, folders=kernels.shelves(settings), runs=settings.runs_dir)
+    terminal.run_path = kept.run
+    task = load(kept.task)
+    judging.options(None)
+    terminal.say(f"reviewing {kept.id} for task {task.id}, from its source")
+    written = run(kept, task, judging.judge(terminal), into=into)
+    found, verdict = written.review, written.review.verdict
+    data = {
+        "kernel": kept.id,
+        "folder": str(kept.folder),
+        "task": task.id,
+        "accepted": found.accepted,
+        "refusals": list(found.refusals),
+        "verdict": str(verdict.status),
+        "gates": render.gate_rows(verdict),
+        "recorded_digest": found.recorded_digest,
+        "retraced_digest": found.retraced_digest,
+        "tree_digest": found.tree_digest,
+        "markdown": str(written.markdown),
+        "html": str(written.html),
+    }
+
+    def show() -> Iterator[Any]:
+        yield from _shown(verdict)
+        yield f"program.json {found.recorded_digest[:12] or 'missing'}, kernel.py retraced {found.retraced_digest[:12] or 'not traced'}"
+        yield from (f"refused: {reason}" for reason in found.refusals)
+
+    code, failure = Exit.OK, None
+    if not found.accepted:
+        code = Exit.ENVIRONMENT if found.unproven else Exit.REFUSED
+        failure = Failure(
+            "not-proven" if found.unproven else "review-refused", "; ".join(found.refusals), f"read {written.markdown}"
+        )
+    follow = (
+        f'coda-agent promote {kept.id} --reviewer NAME --note "…"' if found.accepted and kept.origin == "kernel" else ""
+    )
+    return Answer(data, show, code, failure, paths=(("packet", written.markdown), ("page", written.html)), next=follow)
+
+
+def promote(
+    terminal: Terminal,
+    name: str,
+    *,
+    reviewer: str,
+    note: str,
+    waiver: str | None,
+    replace: bool,
+    dry_run: bool,
+    yes: bool,
+) -> Answer:
+    """The command `promote`."""
+    from . import promote as promotion
+    from .reviews import latest
+
+    settings = terminal.settings()
+    kept = kernels.find(name, folders=kernels.shelves(settings), runs=settings.runs_dir)
+    task = load(kept.task)
+    record = promotion.prepare(kept, task, latest(kept), reviewer=reviewer, note=note, waiver=waiver, replace=replace)
+    path = kept.folder / promotion.FILE
+    data = {"dry_run": dry_run, "path": str(path), "promotion": record.model_dump(mode="json", by_alias=True)}
+    warnings = [f"no GPU evidence: waived, {record.waiver!r}"] if record.waiver else []
+    slower = [
+        f"{b.shape} on {b.gpu}" for b in record.benchmarks if any("slower" in word for word in b.against.values())
+    ]
+    if slower:
+        warnings.append(f"slower than a peer at {'; '.join(slower)}")
+
+    def show() -> Iterator[Any]:
+        held = record.envelope
+        sizes = (
+            ", ".join(f"{name} a multiple of {step}" for name, step in held.multiple_of.items() if step > 1)
+            or "any sizes"
+        )
+        yield f"{kept.id}: {'would be promoted' if dry_run else 'promoted'} by {record.reviewer}"
+        yield (
+            f"envelope: {', '.join(held.arch) or 'no architecture'}; {', '.join(held.dtypes) or 'no dtype'}; {sizes}; "
+            + ", ".join(f"{package} {version}" for package, version in held.toolchain.items())
+        )
+        yield from (f"measured: {b.shape} {b.dtype} on {b.gpu}: {b.us:.1f} µs" for b in record.benchmarks)
+        yield from record.trailers
+
+    if dry_run:
+        return Answer(data, show, warnings=tuple(warnings), paths=(("would write", path),))
+    terminal.confirm(
+        f"promote {kept.id} in the name of {record.reviewer!r}?", yes=yes, hint="--yes answers for scripts"
+    )
+    promotion.write(kept, record)
+    return Answer(
+        data, show, warnings=tuple(warnings), paths=(("written", path),), next=f"coda-agent compare {kept.task}"
+    )
+
+
+# compare --------------------------------------------------------------------------------------------------------------
+
+ROW_COLUMNS = (
+    "kernel",
+    "author",
+    "digest",
+    "gpu",
+    "shape",
+    "dtype",
+    "us",
+    "tflops",
+    "cublas",
+    "compiled",
+    "best_peer",
+    "floor",
+    "verdict",
+)
+HEADERS = {
+    "us": "µs p50 (p20 to p80)",
+    "tflops": "TFLOP/s",
+    "cublas": "% of cuBLAS",
+    "compiled": "time/compile",
+    "best_peer": "time/best peer",
+    "floor": "% of floor",
+    "gpu": "GPU",
+}
+
+
+def compare(terminal: Terminal, texts: Sequence[str], threshold: float | None) -> Answer:
+    """The command `compare`."""
+    from . import compare as comparing
+
+    settings = terminal.settings()
+    subjects = comparing.gather(texts, folders=kernels.shelves(settings), runs=settings.runs_dir)
+    if threshold is not None and (threshold < 0 or len(subjects) < 2):
+        raise UsageError(
+            f"--threshold {threshold:g} with {len(subjects)} kernel(s)",
+            hint="name two kernels and a percentage of 0 or more",
+        )
+    found = comparing.compare(subjects)
+
+    def show() -> Iterator[Any]:
+        listed = [
+            {
+                "kernel": s.id,
+                "author": f"{s.author}: {s.who}",
+                "digest": s.digest[:12],
+                "measured": len(s.found.records),
+            }
+            for s in subjects
+        ]
+        yield render.table_of(listed, ["kernel", "author", "digest", "measured"], right=["measured"])
+        yield from (f"same program: {' = '.join(ids)}" for ids in found.same)
+        if found.rows:
+            rows = [{HEADERS.get(name, name): value for name, value in vars(row).items()} for row in found.rows]
+            columns = [HEADERS.get(name, name) for name in ROW_COLUMNS]
+            yield render.heading("measured")
+            yield render.table_of(rows, columns, right=columns[6:9])
+        yield from found.verdicts
+        yield from (f"not measured: {sentence}" for sentence in found.not_measured)
+
+    code, failure = _threshold(comparing.regression(subjects, threshold) if threshold is not None else None)
+    return Answer(found.to_dict(), show, code, failure)
+
+
+def _threshold(found: tuple[list[str], bool] | None) -> tuple[Exit, Failure | None]:
+    if found is None:
+        return Exit.OK, None
+    slower, compared = found
+    if slower:
+        return Exit.REGRESSION, Failure("regression", "; ".join(slower), "measure again, or author a faster one")
+    if not compared:
+        return Exit.ENVIRONMENT, Failure(
+            "not-measured", "these kernels have no measured setting in common", "review both on one GPU"
+        )
+    return Exit.OK, None
+
+
+# list and show --------------------------------------------------------------------------------------------------------
+
+
+def listing(terminal: Terminal, what: str) -> Answer:
+    """The command `list`."""
+    lists = {"tasks": _tasks, "examples": _examples, "kernels": _kernels, "runs": _runs}
+    if what not in lists:
+        raise UsageError(f"there is no list of {what!r}", hint=f"list {' | '.join(lists)}")
+    columns, rows = lists[what](terminal)
+
+    def show() -> Iterator[Any]:
+        yield render.table_of(rows, columns) if rows else f"no {what}"
+
+    follow = {"tasks": "coda-agent show ID", "kernels": "coda-agent review ID"}.get(what, "") if rows else ""
+    return Answer({what: rows}, show, next=follow)
+
+
+def _tasks(terminal: Terminal) -> tuple[list[str], list[dict[str, Any]]]:
+    rows = [
+        {"id": c.id, "title": c.title, "family": c.family, "difficulty": c.difficulty, "aliases": list(c.aliases)}
+        for c in cards().values()
+    ]
+    return ["id", "title", "family", "difficulty", "aliases"], rows
+
+
+def _examples(terminal: Terminal) -> tuple[list[str], list[dict[str, Any]]]:
+    found = [examples_curated.card(i) for i in examples_curated.catalog()]
+    rows = [{"rung": c.rung, "id": c.id, "title": c.title, "idea": c.idea, "path": str(c.path)} for c in found]
+    return ["rung", "id", "title", "idea"], rows
+
+
+def _kernels(terminal: Terminal) -> tuple[list[str], list[dict[str, Any]]]:
+    rows = []
+    for entry in kernels.entries(kernels.shelves(terminal.settings())):
+        state, reason = _state(entry)
+        digest = entry.digest[:12]
+        rows.append(
+            {
+                "id": entry.id,
+                "task": entry.task,
+                "state": state,
+                "why": reason,
+                "model": entry.model,
+                "digest": digest,
+                "path": str(entry.path),
+            }
+        )
+    return ["id", "task", "state", "why", "model", "digest"], rows
+
+
+def _state(entry: authored_kernels.Entry) -> tuple[str, str]:
+    from .promote import state_of
+
+    try:
+        task = load(entry.task)
+    except UnknownTask:
+        task = None
+    try:
+        state = state_of(kernels.read(entry.path), task)
+    except AgentError as error:
+        return "damaged", error.what
+    return state.word, state.reason
+
+
+def _runs(terminal: Terminal) -> tuple[list[str], list[dict[str, Any]]]:
+    rows = []
+    for folder in store.list_runs(terminal.settings().runs_dir):
+        run = store.open_run(folder)
+        summary = run.summary
+        rows.append(
+            {
+                "id": run.info.id,
+                "task": run.info.task,
+                "model": run.info.model,
+                "rounds": summary.rounds if summary else None,
+                "ended": summary.stop if summary else "not finished",
+                "passed": summary.passed if summary else None,
+                "path": str(folder),
+            }
+        )
+    return ["id", "task", "model", "rounds", "ended", "passed"], rows
+
+
+def show(terminal: Terminal, name: str) -> Answer:
+    """The command `show`: everything of that name."""
+    data: dict[str, Any] = {}
+    parts: list[tuple[str, str]] = []
+    try:
+        task = load(find(name).id)
+        data["task"] = _task_data(task)
+        parts.append((f"task {task.id}: {task.title}", task_text(task)))
+    except UnknownTask as unknown:
+        near = unknown.near
+        example_id = name
+    else:
+        near, example_id = (), task.id
+    if example_id in examples_curated.catalog():
+        data["example"] = _program_data(
+            example_id, examples_curated.source(example_id), examples_curated.load(example_id)
+        )
+        parts.append((f"example {example_id}: formula", data["example"]["explain"]))
+        parts.append((f"example {example_id}: source", data["example"]["source"].rstrip()))
+    if not data:
+        kept = _kept(terminal, name, near)
+        data["kernel"] = _kept_data(kept)
+        parts.append((f"kernel {kept.id}: {data['kernel']['state']}", _pairs(data["kernel"]["provenance"])))
+        parts.append((f"kernel {kept.id}: formula", data["kernel"]["explain"]))
+        parts.append((f"kernel {kept.id}: source", kept.source.rstrip()))
+
+    def drawn() -> Iterator[Any]:
+        for title, text in parts:
+            yield render.heading(title)
+            yield text
+            yield ""
+
+    return Answer(data, drawn)
+
+
+def _kept(terminal: Terminal, name: str, near: tuple[str, ...]) -> kernels.Kept:
+    settings = terminal.settings()
+    try:
+        return kernels.find(name, folders=kernels.shelves(settings), runs=settings.runs_dir)
+    except UnknownSubject as error:
+        if error.near and "single" in error.what:
+            raise
+        close = tuple(dict.fromkeys((*near, *error.near)))[:4]
+        hint = "`coda-agent list tasks|examples|kernels` shows them all"
+        raise UnknownSubject(name, kinds="task, example or kernel", near=close, hint=hint) from None
+
+
+def task_text(task: Task) -> str:
+    """A task for a person."""
+    lines = [
+        f"{task.kind}, {task.gemms} GEMM{'' if task.gemms == 1 else 's'}, family {task.family}, difficulty {task.difficulty}"
+    ]
+    lines.append(f"also called: {', '.join(task.aliases)}")
+    lines += [f"  in  {i.name} ({', '.join(i.shape)}) {i.dtype}, {i.role}, drawn as {i.draw}" for i in task.inputs]
+    lines += [f"  out {o.name} ({', '.join(o.shape)}) {o.dtype}" for o in task.outputs]
+    lines += ["", task.description, ""]
+    lines += [f"  {s.family}: {', '.join(f'{n}={v}' for n, v in s.dims.items())}: {s.reason}" for s in task.shapes]
+    return "\n".join(lines)
+
+
+def _task_data(task: Task) -> dict[str, Any]:
+    return {
+        "id": task.id,
+        "title": task.title,
+        "aliases": list(task.aliases),
+        "family": task.family,
+        "difficulty": task.difficulty,
+        "kind": task.kind,
+        "gemms": task.gemms,
+        "description": task.description,
+        "inputs": [{"name": i.name, "shape": list(i.shape), "dtype": i.dtype, "role": i.role} for i in task.inputs],
+        "outputs": [{"name": o.name, "shape": list(o.shape), "dtype": o.dtype} for o in task.outputs],
+        "shapes": [{"family": s.family, "dims": dict(s.dims), "reason": s.reason} for s in task.shapes],
+        "peers": list(task.peers),
+        "distributions": list(task.distributions),
+        "path": str(task.source_path),
+    }
+
+
+def _program_data(name: str, source: str, kernel: Any) -> dict[str, Any]:
+    return {"id": name, "digest": kernel.program.digest, "explain": kernel.program.explain(), "source": source}
+
+
+def _kept_data(kept: kernels.Kept) -> dict[str, Any]:
+    from coda.kernel import from_json
+
+    from .promote import state_of
+
+    try:
+        state = state_of(kept, load(kept.task))
+    except UnknownTask:
+        state = state_of(kept, None)
+    program = from_json(kept.program_json).program if kept.program_json is not None else None
+    return {
+        "id": kept.id,
+        "task": kept.task,
+        "state": f"{state.word}: {state.reason}" if state.reason else state.word,
+        "digest": program.digest if program else None,
+        "explain": program.explain() if program else "never traced",
+        "source": kept.source,
+        "provenance": kept.provenance,
+        "path": str(kept.folder),
+    }
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    shown = {name: value for name, value in values.items() if value not in (None, "", [], {})}
+    return "\n".join(f"{name}: {value}" for name, value in shown.items()) or "no provenance is recorded"
+
+
+# doctor, version --------------------------------------------------------------------------------------------
+
+
+def doctor(terminal: Terminal) -> Answer:
+    """The command `doctor`."""
+    from . import doctor as examination
+
+    checks = examination.examine(terminal.settings(), os.environ)
+    problems = examination.problems(checks)
+    rows = [check.to_dict() for check in checks]
+    data = {"checks": rows, "problems": len(problems)}
+    failure = None
+    if problems:
+        first = problems[0]
+        failure = Failure("environment", f"{len(problems)} to mend: {', '.join(p.check for p in problems)}", first.hint)
+    return Answer(data, lambda: [render.checks_table(rows)], Exit.ENVIRONMENT if problems else Exit.OK, failure)
+
+
+def version(terminal: Terminal) -> Answer:
+    """`--version`; with -v what else matters for a report."""
+    import coda
+
+    data: dict[str, Any] = {"version": coda.__version__}
+    if terminal.options.verbose:
+        from . import doctor as examination
+
+        settings = terminal.settings()
+        data |= examination.versions()
+        data |= {
+            "runs": str(settings.runs_dir),
+            "kernels": str(settings.kernels_dir),
+            "config": str(settings.config_file),
+        }
+
+    def show() -> Iterator[Any]:
+        yield f"coda-agent {data['version']}"
+        yield from (f"{name}: {value}" for name, value in data.items() if name != "version")
+
+    return Answer(data, show)

@@ -1,0 +1,402 @@
+"""The command line: parse, call `agent.commands`, print, exit. `coda-agent = "cli:main"`.
+
+    Root        the group of commands: turns every way a command can end into a message and an exit code
+    command     gives a command the options that all have, a `Terminal`, and an `Answer` to return
+    the rest    one function per command, whose parameters are its arguments and flags
+
+Nothing heavy is imported before a command runs: `--help` needs typer alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import typer.core
+
+from agent.terminal import Answer, Exit, Failure, Options, Terminal, logging_to_stderr
+
+EXIT_CODES = "\b\nExit codes:\n" + "\n".join(f"  {code.value:>3}  {code.meaning}" for code in Exit)
+STREAMS = "The answer goes to stdout; progress, logs, hints and paths go to stderr. --json prints one document, also on failure."
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+
+
+class Root(typer.core.TyperGroup):
+    """The group. Its `main` is the only place that turns an exception into an exit code outside a command."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        given = list(sys.argv[1:] if args is None else args)
+        try:
+            code = super().main(
+                args=given,
+                prog_name=prog_name or "coda-agent",
+                complete_var=complete_var,
+                standalone_mode=False,
+                windows_expand_args=windows_expand_args,
+                **extra,
+            )
+        except typer.Abort:
+            code = _speaker(given, self.commands).failed(KeyboardInterrupt())
+        except typer.TyperException as error:
+            code = _speaker(given, self.commands).refuse(_usage(error))
+        except BrokenPipeError:  # `| head` has read enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit fails as well
+            code = Exit.OK
+        sys.exit(int(code) if isinstance(code, int) else 0)
+
+
+def _usage(error: typer.TyperException) -> Failure:
+    """A mistake in the command line, in our words."""
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "coda-agent"
+    message = error.format_message().rstrip(".")
+    return Failure("usage", message[:1].lower() + message[1:], f"`{path} --help` shows what it takes")
+
+
+def _speaker(args: Sequence[str], commands: Mapping[str, Any]) -> Terminal:
+    """A terminal for a command line that could not be parsed: as much of it as can be told."""
+    name = next((a for a in args if a in commands), "coda-agent")
+    color = next((a.partition("=")[2] for a in args if a.startswith("--color=")), "auto")
+    return Terminal(name, Options(json="--json" in args, color=color if color in ("always", "never") else "auto"))
+
+
+app = typer.Typer(
+    name="coda-agent",
+    cls=Root,
+    help="Have GEMM-plus-epilogue kernels written by a language model, judge them, keep, review, promote and compare them.",
+    epilog=f"{STREAMS}\n\n{EXIT_CODES}",
+    context_settings=CONTEXT,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    no_args_is_help=False,
+)
+
+
+# options that every command has ---------------------------------------------------------------------------------------
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+Verbose = Annotated[
+    int, typer.Option("--verbose", "-v", count=True, help="More on stderr: settings and their sources; -vv tracebacks.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on stderr but warnings and errors.")]
+Color = Annotated[
+    str, typer.Option("--color", metavar="auto|always|never", help="NO_COLOR, FORCE_COLOR and TERM=dumb count.")
+]
+NoProgress = Annotated[bool, typer.Option("--no-progress", help="No live display.")]
+Config = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Instead of the user's config.toml.")]
+Folder = Annotated[Path | None, typer.Option("-C", metavar="DIR", help="As if started there.")]
+
+COMMON: tuple[tuple[str, Any, Any], ...] = (
+    ("json_", Json, False),
+    ("verbose", Verbose, 0),
+    ("quiet", Quiet, False),
+    ("color", Color, "auto"),
+    ("no_progress", NoProgress, False),
+    ("config", Config, None),
+    ("folder", Folder, None),
+)
+
+
+def _options(values: dict[str, Any]) -> Options:
+    taken = {name: values.pop(name) for name, _, _ in COMMON}
+    if taken["color"] not in ("auto", "always", "never"):
+        raise typer.BadParameter(f"{taken['color']!r} is not one of auto, always, never", param_hint="--color")
+    if taken["verbose"] and taken["quiet"]:
+        raise typer.BadParameter("--quiet and --verbose exclude each other")
+    if taken["folder"] is not None and not taken["folder"].is_dir():
+        raise typer.BadParameter(f"{str(taken['folder'])!r} is not a folder", param_hint="-C")
+    return Options(
+        json=taken["json_"],
+        verbose=taken["verbose"],
+        quiet=taken["quiet"],
+        color=taken["color"],
+        progress=not taken["no_progress"],
+        config=taken["config"],
+        folder=taken["folder"],
+    )
+
+
+@contextlib.contextmanager
+def _in_folder(folder: Path | None) -> Iterator[None]:
+    with contextlib.chdir(folder) if folder is not None else contextlib.nullcontext():
+        yield
+
+
+def command(name: str) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
+    """Make `body(terminal, …) -> Answer` a command with its own parameters and the common ones."""
+
+    def decorate(body: Callable[..., Answer]) -> Callable[..., Answer]:
+        own = list(inspect.signature(body, eval_str=True).parameters.values())[1:]
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        context = inspect.Parameter("ctx", keyword, annotation=typer.Context)
+        common = [inspect.Parameter(n, keyword, annotation=a, default=d) for n, a, d in COMMON]
+        parameters = [context, *(p.replace(kind=keyword) for p in own), *common]
+
+        def run(ctx: typer.Context, **values: Any) -> int:
+            options = (ctx.obj if isinstance(ctx.obj, Options) else Options()).merged(_options(values))
+            terminal = Terminal(name, options)
+            try:
+                with _in_folder(options.folder), logging_to_stderr(options.verbose):
+                    return terminal.answer(body(terminal, **values))
+            except (typer.TyperException, typer.Exit, BrokenPipeError):
+                raise
+            except (Exception, KeyboardInterrupt) as error:  # every way to end has a message and a code
+                return terminal.failed(error)
+
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in parameters}
+        run.__name__, run.__doc__ = body.__name__, body.__doc__
+        app.command(name, context_settings=CONTEXT, epilog=STREAMS)(run)
+        return body
+
+    return decorate
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    ctx: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", help="Version; with -v also torch, triton, GPU and folders.")
+    ] = False,
+    json_: Json = False,
+    verbose: Verbose = 0,
+    quiet: Quiet = False,
+    color: Color = "auto",
+    no_progress: NoProgress = False,
+    config: Config = None,
+    folder: Folder = None,
+) -> int:
+    values = {k: v for k, v in locals().items() if k not in ("ctx", "version")}
+    ctx.obj = _options(values)
+    if version:
+        from agent import commands
+
+        terminal = Terminal("version", ctx.obj)
+        try:
+            return terminal.answer(commands.version(terminal))
+        except Exception as error:  # as in `command`
+            return terminal.failed(error)
+    if ctx.invoked_subcommand is None:
+        sys.stderr.write(ctx.get_help() + "\n")
+        return Exit.USAGE
+    return Exit.OK
+
+
+# shared parameters ----------------------------------------------------------------------------------------------------
+
+Arch = Annotated[
+    str, typer.Option("--arch", metavar="sm_90", help="GPU architecture that the compile gate builds for.")
+]
+Backends = Annotated[
+    list[str] | None, typer.Option("--backend", help="Fused backend to judge on; repeat for several. Default: all.")
+]
+NoGpu = Annotated[
+    bool, typer.Option("--no-gpu", help="Do not use a GPU: numerics in Triton's interpreter, no benchmark.")
+]
+Kernel = Annotated[
+    str, typer.Argument(metavar="RUN_OR_KERNEL", help='A kept kernel "task/name", its folder, or a run.')
+]
+
+
+# commands -------------------------------------------------------------------------------------------------------------
+
+
+@command("author")
+def author(
+    terminal: Terminal,
+    task: Annotated[str, typer.Argument(metavar="TASK", help='Id, title or alias: "swiglu backward".')],
+    llm: Annotated[str | None, typer.Option(help="anthropic, replay, replay:RUN, folder:DIR or scripted:FILE.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model id; any string.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Most rounds.")] = None,
+    max_tokens_total: Annotated[int | None, typer.Option(help="Most tokens of the run, input and output.")] = None,
+    max_cost: Annotated[float | None, typer.Option(metavar="USD", help="Most US dollars of the run.")] = None,
+    time: Annotated[str | None, typer.Option(metavar="20m", help="Longest run.")] = None,
+    goal: Annotated[
+        float | None, typer.Option(help="Fraction of the physical floor's speed to reach; needs a GPU.")
+    ] = None,
+    arch: Arch = "sm_90",
+    backend: Backends = None,
+    no_gpu: NoGpu = False,
+    into: Annotated[Path | None, typer.Option(metavar="DIR", help="Where a passing kernel is kept.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the kept kernel.")] = None,
+    resume: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Go on with a run; what was paid for is reused.")
+    ] = None,
+    show_own: Annotated[bool, typer.Option("--show-own-example", help="Withhold no example; recorded.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the first prompt and its token estimate; ask nobody.")
+    ] = False,
+    events: Annotated[
+        bool, typer.Option("--events", help="Events of the run on stdout, one JSON object a line.")
+    ] = False,
+) -> Answer:
+    """Have a kernel for TASK written, and judge it until it passes or a limit is reached."""
+    from agent import authoring
+
+    flags = {
+        "llm": llm,
+        "model": model,
+        "rounds": rounds,
+        "max_tokens_total": max_tokens_total,
+        "max_cost": max_cost,
+        "time_limit": time,
+    }
+    asked = authoring.Asked(
+        task=task,
+        goal=goal,
+        arch=arch,
+        backends=tuple(backend or ()),
+        gpu=not no_gpu,
+        into=into,
+        name=name,
+        resume=resume,
+        show_own=show_own,
+        dry_run=dry_run,
+        events=events,
+    )
+    return authoring.author(terminal, asked, flags)
+
+
+@command("review")
+def review(
+    terminal: Terminal,
+    kernel: Kernel,
+    arch: Arch = "sm_90",
+    backend: Backends = None,
+    no_gpu: NoGpu = False,
+    into: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where the packet goes instead of the kernel's folder.")
+    ] = None,
+) -> Answer:
+    """Judge a kernel again from scratch and write REVIEW.md and review.html."""
+    from agent import commands
+
+    return commands.review(terminal, kernel, commands.Judging(arch, tuple(backend or ()), not no_gpu), into)
+
+
+@command("promote")
+def promote(
+    terminal: Terminal,
+    kernel: Kernel,
+    reviewer: Annotated[str, typer.Option(metavar="NAME", help="The person who answers for it.")],
+    note: Annotated[str, typer.Option(metavar="TEXT", help="What was looked at, and why it may be used.")],
+    waive_gpu: Annotated[
+        str | None, typer.Option(metavar="REASON", help="Promote without a GPU benchmark; recorded.")
+    ] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Promote anew what is promoted already.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be written; write nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> Answer:
+    """Promote a kept kernel that a fresh review accepted."""
+    from agent import commands
+
+    return commands.promote(
+        terminal, kernel, reviewer=reviewer, note=note, waiver=waive_gpu, replace=replace, dry_run=dry_run, yes=yes
+    )
+
+
+@command("compare")
+def compare(
+    terminal: Terminal,
+    subjects: Annotated[
+        list[str], typer.Argument(metavar="A [B…]", help="Tasks, kept kernels, curated examples or runs.")
+    ],
+    threshold: Annotated[
+        float | None, typer.Option(metavar="PERCENT", help="Exit 7 where A is slower than B by more.")
+    ] = None,
+) -> Answer:
+    """Put what was measured side by side, and say what was not."""
+    from agent import commands
+
+    return commands.compare(terminal, subjects, threshold)
+
+
+@command("verify")
+def verify(
+    terminal: Terminal,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A kernel file.")],
+    task: Annotated[str, typer.Option(metavar="ID", help="Id, title or alias of the task that it is for.")],
+    schedule: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A schedule as JSON, submitted with it.")
+    ] = None,
+    arch: Arch = "sm_90",
+    backend: Backends = None,
+    no_gpu: NoGpu = False,
+) -> Answer:
+    """Judge a kernel file. Exit 0 where every required gate passes, 4 where one refuses."""
+    from agent import commands
+
+    return commands.verify(terminal, file, task, schedule, commands.Judging(arch, tuple(backend or ()), not no_gpu))
+
+
+@command("lint")
+def lint(
+    terminal: Terminal, task: Annotated[str, typer.Argument(metavar="TASK", help="Id, title or alias.")]
+) -> Answer:
+    """Try wrong programs on a task: one that the judge would let pass makes the task invalid."""
+    from agent import commands
+
+    return commands.lint(terminal, task)
+
+
+@command("list")
+def list_(
+    terminal: Terminal,
+    what: Annotated[str, typer.Argument(metavar="tasks|examples|kernels|runs", help="What to list.")],
+) -> Answer:
+    """List tasks, curated examples, kept kernels or runs."""
+    from agent import commands
+
+    return commands.listing(terminal, what)
+
+
+@command("show")
+def show(
+    terminal: Terminal,
+    name: Annotated[str, typer.Argument(metavar="ID", help="A task, a curated example or a kept kernel.")],
+) -> Answer:
+    """Show a task, an example or a kernel: description, formula, source."""
+    from agent import commands
+
+    return commands.show(terminal, name)
+
+
+@command("replay")
+def replay(
+    terminal: Terminal, run: Annotated[str, typer.Argument(metavar="RUN", help="A run, by name or folder.")]
+) -> Answer:
+    """Derive a run's decisions again from its recorded evidence, asking nobody and judging nothing."""
+    from agent import authoring
+
+    return authoring.replay(terminal, run)
+
+
+@command("doctor")
+def doctor(terminal: Terminal) -> Answer:
+    """Say what this machine and this installation can do, and what stands in the way."""
+    from agent import commands
+
+    return commands.doctor(terminal)
+
+
+def main() -> None:
+    """The entry point."""
+    app(prog_name="coda-agent")
+
+
+if __name__ == "__main__":
+    main()
