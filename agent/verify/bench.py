@@ -34,7 +34,7 @@ from . import inputs as draws
 from .numerics import Case, expected
 from .runner import Runner, problems
 from .subject import Subject, load_task
-from .worker import gpu_health, run_worker
+from .worker import gpu_health
 
 if TYPE_CHECKING:
     from .judge import Run as Judgement
@@ -156,7 +156,7 @@ def gate(run: Judgement) -> GateRecord:
         shapes=[dict(s) for s in run.options.bench_shapes],
         rounds=run.options.bench_rounds,
     )
-    outcome = run_worker(
+    outcome = run.call(
         "agent.verify.bench:work",
         payload,
         timeout_s=run.limits.bench_s,

@@ -26,7 +26,6 @@ from ..task import Dims, Input, Task, lengths
 from .inputs import input_dtype
 from .runner import problems
 from .subject import Subject, load_task
-from .worker import run_worker
 
 if TYPE_CHECKING:
     from .judge import Run as Judgement
@@ -43,7 +42,7 @@ def gate(run: Judgement) -> GateRecord:
     for name in names:
         payload = run.payload("compile", backend=name, arch=run.options.arch)
         env = {"TRITON_INTERPRET": None}  # the interpreter and compiling exclude each other
-        outcome = run_worker(
+        outcome = run.call(
             "agent.verify.compile:work", payload, timeout_s=run.limits.compile_s, env=env, memory_mb=run.limits.memory_mb
         )
         said[name] = from_worker("compile", outcome)

@@ -75,6 +75,10 @@ class Progress(Record):
     record: GateRecord | None = None
 
 
+Call = Callable[..., WorkerOutcome]
+"""`run_worker`, or something with its parameters: the self-test runs many small judgements without a process for each."""
+
+
 @dataclass
 class Run:
     """One judgement under way: what gates share."""
@@ -88,6 +92,7 @@ class Run:
     program_json: str | None = None
     subject: Subject | None = None
     schedule: Schedule | None = None
+    call: Call = run_worker
 
     def payload(self, gate: str, **more: Any) -> dict[str, Any]:
         """What every worker gets."""
@@ -106,11 +111,12 @@ def judge(
     options: Options | None = None,
     limits: Limits | None = None,
     on_progress: Callable[[Progress], None] | None = None,
+    call: Call = run_worker,
 ) -> Verdict:
     """Judge the text of a kernel file. See the module's docstring."""
     options, limits = options or Options(), limits or Limits()
     text = source if isinstance(source, str) else source.decode("utf-8", "surrogateescape")
-    run = Run(text, task, options, limits, {gate: run_seed() for gate in GATES})
+    run = Run(text, task, options, limits, {gate: run_seed() for gate in GATES}, call=call)
     tell = on_progress or (lambda progress: None)
     records: list[GateRecord] = []
     sha, stopped = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(), ""
@@ -241,7 +247,7 @@ def _schedule(run: Run) -> tuple[Status, str]:
 def _algebra(run: Run) -> GateRecord:
     seconds = run.limits.algebra_s
     payload = run.payload("algebra", seconds=seconds * 0.8)
-    outcome = run_worker("agent.verify.algebra:work", payload, timeout_s=seconds, memory_mb=run.limits.memory_mb)
+    outcome = run.call("agent.verify.algebra:work", payload, timeout_s=seconds, memory_mb=run.limits.memory_mb)
     return from_worker("algebra", outcome)
 
 

@@ -45,7 +45,7 @@ from .patterns import describe
 from .runner import Buffers, Run, Runner
 from .sizes import Rules, bounded, hidden
 from .subject import Subject, load_task
-from .worker import gpu_health, run_worker
+from .worker import gpu_health
 
 if TYPE_CHECKING:
     from .judge import Run as Judgement
@@ -302,7 +302,7 @@ def gate(run: Judgement) -> GateRecord:
     device = "cuda" if health is not None and health.state == "healthy" else "cpu"
     run.gpu = health.device if health is not None and device == "cuda" else None
     payload = run.payload("numerics", device=device, backends=list(run.options.backends), seconds=run.limits.numerics_s * 0.85)
-    outcome = run_worker(
+    outcome = run.call(
         "agent.verify.numerics:work",
         payload,
         timeout_s=run.limits.numerics_s,
