@@ -9,7 +9,7 @@ Going on after a kill starts at the first round again and takes from disk what i
 the same source and task. **Every end is orderly**: the best passing kernel is kept and `summary.json` written, on a limit, an
 interrupt, and an error alike. Errors for the person are raised afterwards; feedback for the model never is one.
 
-Neighbours: `prepare` makes the prompt and the run folder; `policy` decides, `budget` limits, `store` writes, `prompting` and `feedback` word, `keep` keeps, `replay` re-derives.
+Neighbours: `prepare` makes the prompt and the run folder; `policy` decides, `budget` limits, `store` writes, `prompting` and `outcome` word, `keep` keeps, `replay` re-derives.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import JsonValue
 
-from . import feedback, prompting, store
+from . import feedback, outcome, prompting, store
 from .budget import Ledger, Limits, lost_calls_usd
 from .errors import AgentError, JudgeUnavailable, LLMError, RunMismatch, TaskRefused
 from .events import (
@@ -334,7 +334,7 @@ class _Session:
                     gates=tuple((g.name, g.status) for g in verdict.gates),
                     first_failure=verdict.first_failure,
                     digest=verdict.program_digest,
-                    floor_fraction=feedback.floor_fraction(verdict),
+                    floor_fraction=outcome.floor_fraction(verdict),
                     reused=found is not None,
                 )
             )
@@ -342,9 +342,7 @@ class _Session:
             if decision.action != "judge_again":
                 break
         if decision.action != "stop":
-            said = (
-                feedback.passed(call, verdict, self.course.goal) if verdict.passed else feedback.refused(call, verdict)
-            )
+            said = outcome.passed(call, verdict, self.course.goal) if verdict.passed else outcome.refused(call, verdict)
             self.exchanges.append(prompting.Exchange(reply, said))
         return decision
 
@@ -400,7 +398,8 @@ class _Session:
 
     def _keep(self, call: int, into: pathlib.Path, name: str | None) -> KeptKernel:
         reply, verdict, request = self.run.reply(call), self.run.verdict(call), self.run.request(call)
-        assert reply is not None and reply.submission is not None
+        assert reply is not None
+        assert reply.submission is not None
         assert verdict is not None
         assert verdict.program_digest is not None
         spent, info = self.spent[call], self.run.info

@@ -17,8 +17,8 @@ import json
 from typing import assert_never
 
 from .events import Best, Decision
-from .feedback import floor_fraction
 from .llm.protocol import ProblemKind, Submission
+from .outcome import floor_fraction
 from .records import GATES, Status, Verdict
 
 MAX_UNUSABLE = 3
