@@ -21,10 +21,10 @@ from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
 
-import coda  # noqa: E402
-from agent import bank  # noqa: E402
-from agent.records import GATES, Environment, GateRecord, Status, Verdict, overall  # noqa: E402
-from agent.task import Input, Result, Shape, Task  # noqa: E402
+import coda
+from agent import bank
+from agent.records import GATES, Environment, GateRecord, Status, Verdict, overall
+from agent.task import Input, Result, Shape, Task
 
 SEED = 987654321987
 """Of every gate of the fake judge: must never be seen in a prompt."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import itertools
 import json
 import pathlib
 import signal
@@ -161,7 +162,7 @@ def test_the_prefix_and_the_task_are_byte_identical_in_all_rounds_and_turns_only
     history = done.llm.history
     assert len({r.system for r in history}) == 1
     assert len({r.task for r in history}) == 1
-    for earlier, later in zip(history, history[1:], strict=False):
+    for earlier, later in itertools.pairwise(history):
         assert later.turns[: len(earlier.turns)] == earlier.turns
         assert len(later.turns) == len(earlier.turns) + 2
     assert [r.round for r in history] == [1, 2, 3, 4]
