@@ -175,8 +175,8 @@ def _time(row: tuple[int, int, int, int, int, float], problem: Problem, sms: int
 def _split(anatomy: Anatomy, schedule: Schedule) -> int:
     """Parts of the accumulator: 64 numbers per thread never spill; 128 do with a heavy epilogue."""
     held = schedule.tile_m * schedule.tile_n // (32 * schedule.warps)
-    heavy = anatomy.traffic >= 4 or anatomy.max_width > 1 and anatomy.traffic > 2
-    wanted = 1 if held <= 64 else 4 if heavy else 2 if anatomy.traffic > 1 or anatomy.statistics else 1
+    weight = float(anatomy.traffic) + 0.5 * len(anatomy.statistics) + len(anatomy.in_tile) / 40
+    wanted = 1 if held <= 64 or weight < 1.2 and not anatomy.statistics else 2 if weight < 4.2 else 4
     while wanted > 1:
         part = schedule.tile_n // wanted
         if part >= 32 and part >= anatomy.unit and anatomy.step(part) == part:

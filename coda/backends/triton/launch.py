@@ -118,6 +118,8 @@ class Runner:
             return lambda tensors, workspace: workspace
         if a.what == "stride":
             return lambda tensors, workspace: tensors[a.tensor].stride(a.dim)
+        if a.what == "scalar":
+            return functools.partial(_scalar, a.tensor, int if a.type == "i64" else float)
         if a.what == "descriptor":
             return functools.partial(_descriptor, a)
         if a.type == "*u8" and self.problem.spec(a.tensor).dtype in lowering.FP8:
@@ -192,6 +194,16 @@ def multiprocessors(device: Any) -> int:
     import torch
 
     return int(torch.cuda.get_device_properties(device).multi_processor_count) if device.type == "cuda" else 3
+
+
+def _scalar(name: str, number: type, tensors: Mapping[str, Any], workspace: Any) -> Any:
+    """A number, or a 0-d tensor; the interpreter takes tensors alone."""
+    import torch
+
+    x = tensors[name]
+    if isinstance(x, torch.Tensor):
+        return x
+    return torch.tensor(number(x), dtype=torch.float64 if number is float else torch.int64) if env.interpreting() else number(x)
 
 
 def _descriptor(a: Argument, tensors: Mapping[str, Any], workspace: Any) -> Any:
