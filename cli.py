@@ -1,4 +1,4 @@
-"""The command line: parse, call `agent.commands`, print, exit. `coda-agent = "cli:main"`.
+"""The command line: parse, call `agent`, print, exit. `coda-agent = "cli:main"`.
 
     Root        the group of commands: turns every way a command can end into a message and an exit code
     command     gives a command the options that all have, a `Terminal`, and an `Answer` to return
@@ -359,9 +359,9 @@ def list_(
     what: Annotated[str, typer.Argument(metavar="tasks|examples|kernels|runs", help="What to list.")],
 ) -> Answer:
     """List tasks, curated examples, kept kernels or runs."""
-    from agent import commands
+    from agent import catalogue
 
-    return commands.listing(terminal, what)
+    return catalogue.listing(terminal, what)
 
 
 @command("show")
@@ -370,9 +370,9 @@ def show(
     name: Annotated[str, typer.Argument(metavar="ID", help="A task, a curated example or a kept kernel.")],
 ) -> Answer:
     """Show a task, an example or a kernel: description, formula, source."""
-    from agent import commands
+    from agent import catalogue
 
-    return commands.show(terminal, name)
+    return catalogue.show(terminal, name)
 
 
 @command("replay")
@@ -383,6 +383,19 @@ def replay(
     from agent import authoring
 
     return authoring.replay(terminal, run)
+
+
+@command("selftest")
+def selftest(
+    terminal: Terminal,
+    full: Annotated[
+        bool, typer.Option("--full", help="Every gate this machine can run, and every example; takes minutes.")
+    ] = False,
+) -> Answer:
+    """Run known cheats and honest controls through the judge: what is caught, missed, and falsely refused."""
+    from agent import commands
+
+    return commands.selftest(terminal, full)
 
 
 @command("doctor")

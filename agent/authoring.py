@@ -89,7 +89,7 @@ def author(terminal: Terminal, asked: Asked, flags: Mapping[str, Any]) -> Answer
     terminal.detail(f"run: {run.folder}")
     options = Options(arch=asked.arch, backends=asked.backends, device=asked.gpu)
     error: AgentError | None = None
-    live = None if asked.events else terminal.live
+    live = terminal.live if settings.progress and not asked.events else None
     with run, render.Progress(terminal.say, live) as progress:
         told = _event_writer(progress) if asked.events else progress
         try:

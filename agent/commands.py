@@ -1,28 +1,24 @@
-"""What each command does, but `author` and `replay`: values from the command line in, an `Answer` out.
+"""What most commands do: values from the command line in, an `Answer` out.
 
-    review promote compare verify lint list show doctor version
+    verify lint review promote compare selftest doctor version
 
 A command looks things up, calls the module of its name, and arranges what that found for people and for programs. Neighbours:
-`authoring` has the other two, `cli.py` parses, `terminal` speaks, `render` draws.
+`authoring` has `author` and `replay`, `catalogue` has `list` and `show`, `cli.py` parses, `terminal` speaks, `render` draws.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import authored_kernels
-import examples_curated
-
 from . import kept as kernels
-from . import render, store
-from .errors import AgentError, UnknownSubject, UnknownTask, UsageError
+from . import render
+from .errors import UsageError
 from .records import Status, Verdict
-from .task import Task, cards, find, load
+from .task import Task, find, load
 from .terminal import Answer, Exit, Failure, Terminal
 
 if TYPE_CHECKING:
@@ -212,7 +208,9 @@ def review(terminal: Terminal, name: str, judging: Judging, into: Path | None) -
             "not-proven" if found.unproven else "review-refused", "; ".join(found.refusals), f"read {written.markdown}"
         )
     follow = (
-        f'coda-agent promote {kept.id} --reviewer NAME --note "…"' if found.accepted and kept.origin == "kernel" else ""
+        f'coda-agent promote {kept.handle} --reviewer NAME --note "…"'
+        if found.accepted and kept.origin == "kernel"
+        else ""
     )
     return Answer(data, show, code, failure, paths=(("packet", written.markdown), ("page", written.html)), next=follow)
 
@@ -348,207 +346,64 @@ def _threshold(found: tuple[list[str], bool] | None) -> tuple[Exit, Failure | No
     return Exit.OK, None
 
 
-# list and show --------------------------------------------------------------------------------------------------------
+# selftest, doctor, version --------------------------------------------------------------------------------------------
 
 
-def listing(terminal: Terminal, what: str) -> Answer:
-    """The command `list`."""
-    lists = {"tasks": _tasks, "examples": _examples, "kernels": _kernels, "runs": _runs}
-    if what not in lists:
-        raise UsageError(f"there is no list of {what!r}", hint=f"list {' | '.join(lists)}")
-    columns, rows = lists[what](terminal)
+def selftest(terminal: Terminal, full: bool) -> Answer:
+    """The command `selftest`."""
+    from .verify.selftest import Row, SelfTest, run
+
+    def told(row: Row) -> None:
+        terminal.say(
+            f"{'ok' if row.ok else 'NOT OK'}  {row.id}  {row.title}: {row.gate or 'nothing'} said {row.status}"
+        )
+
+    report: SelfTest = run(quick=not full, on_row=told)
+    columns = ["id", "title", "expected", "caught by", "word", "ok"]
+
+    def rows(found: Sequence[Row]) -> list[dict[str, Any]]:
+        return [
+            {
+                "id": r.id,
+                "title": r.title,
+                "expected": r.expected,
+                "caught by": r.gate or "nothing",
+                "word": r.status,
+                "ok": "yes" if r.ok else "NO",
+            }
+            for r in found
+        ]
 
     def show() -> Iterator[Any]:
-        yield render.table_of(rows, columns) if rows else f"no {what}"
+        yield render.heading("exploits")
+        yield render.table_of(rows(report.exploits), columns)
+        yield render.heading("honest controls")
+        yield render.table_of(rows(report.controls), ["id", "title", "word", "ok"])
+        yield report.summary()
 
-    follow = {"tasks": "coda-agent show ID", "kernels": "coda-agent review ID"}.get(what, "") if rows else ""
-    return Answer({what: rows}, show, next=follow)
-
-
-def _tasks(terminal: Terminal) -> tuple[list[str], list[dict[str, Any]]]:
-    rows = [
-        {"id": c.id, "title": c.title, "family": c.family, "difficulty": c.difficulty, "aliases": list(c.aliases)}
-        for c in cards().values()
-    ]
-    return ["id", "title", "family", "difficulty", "aliases"], rows
-
-
-def _examples(terminal: Terminal) -> tuple[list[str], list[dict[str, Any]]]:
-    found = [examples_curated.card(i) for i in examples_curated.catalog()]
-    rows = [{"rung": c.rung, "id": c.id, "title": c.title, "idea": c.idea, "path": str(c.path)} for c in found]
-    return ["rung", "id", "title", "idea"], rows
-
-
-def _kernels(terminal: Terminal) -> tuple[list[str], list[dict[str, Any]]]:
-    rows = []
-    for entry in kernels.entries(kernels.shelves(terminal.settings())):
-        state, reason = _state(entry)
-        digest = entry.digest[:12]
-        rows.append(
-            {
-                "id": entry.id,
-                "task": entry.task,
-                "state": state,
-                "why": reason,
-                "model": entry.model,
-                "digest": digest,
-                "path": str(entry.path),
-            }
+    failure = None
+    if not report.ok:
+        wrong = [f"missed {row.id}" for row in report.missed] + [
+            f"falsely refused {row.id}" for row in report.false_rejections
+        ]
+        failure = Failure(
+            "selftest",
+            "; ".join(wrong),
+            "the judge is at fault, not the kernels: do not trust its verdicts until it is mended",
         )
-    return ["id", "task", "state", "why", "model", "digest"], rows
-
-
-def _state(entry: authored_kernels.Entry) -> tuple[str, str]:
-    from .promote import state_of
-
-    try:
-        task = load(entry.task)
-    except UnknownTask:
-        task = None
-    try:
-        state = state_of(kernels.read(entry.path), task)
-    except AgentError as error:
-        return "damaged", error.what
-    return state.word, state.reason
-
-
-def _runs(terminal: Terminal) -> tuple[list[str], list[dict[str, Any]]]:
-    rows = []
-    for folder in store.list_runs(terminal.settings().runs_dir):
-        run = store.open_run(folder)
-        summary = run.summary
-        rows.append(
-            {
-                "id": run.info.id,
-                "task": run.info.task,
-                "model": run.info.model,
-                "rounds": summary.rounds if summary else None,
-                "ended": summary.stop if summary else "not finished",
-                "passed": summary.passed if summary else None,
-                "path": str(folder),
-            }
-        )
-    return ["id", "task", "model", "rounds", "ended", "passed"], rows
-
-
-def show(terminal: Terminal, name: str) -> Answer:
-    """The command `show`: everything of that name."""
-    data: dict[str, Any] = {}
-    parts: list[tuple[str, str]] = []
-    try:
-        task = load(find(name).id)
-        data["task"] = _task_data(task)
-        parts.append((f"task {task.id}: {task.title}", task_text(task)))
-    except UnknownTask as unknown:
-        near = unknown.near
-        example_id = name
-    else:
-        near, example_id = (), task.id
-    if example_id in examples_curated.catalog():
-        data["example"] = _program_data(
-            example_id, examples_curated.source(example_id), examples_curated.load(example_id)
-        )
-        parts.append((f"example {example_id}: formula", data["example"]["explain"]))
-        parts.append((f"example {example_id}: source", data["example"]["source"].rstrip()))
-    if not data:
-        kept = _kept(terminal, name, near)
-        data["kernel"] = _kept_data(kept)
-        parts.append((f"kernel {kept.id}: {data['kernel']['state']}", _pairs(data["kernel"]["provenance"])))
-        parts.append((f"kernel {kept.id}: formula", data["kernel"]["explain"]))
-        parts.append((f"kernel {kept.id}: source", kept.source.rstrip()))
-
-    def drawn() -> Iterator[Any]:
-        for title, text in parts:
-            yield render.heading(title)
-            yield text
-            yield ""
-
-    return Answer(data, drawn)
-
-
-def _kept(terminal: Terminal, name: str, near: tuple[str, ...]) -> kernels.Kept:
-    settings = terminal.settings()
-    try:
-        return kernels.find(name, folders=kernels.shelves(settings), runs=settings.runs_dir)
-    except UnknownSubject as error:
-        if error.near and "single" in error.what:
-            raise
-        close = tuple(dict.fromkeys((*near, *error.near)))[:4]
-        hint = "`coda-agent list tasks|examples|kernels` shows them all"
-        raise UnknownSubject(name, kinds="task, example or kernel", near=close, hint=hint) from None
-
-
-def task_text(task: Task) -> str:
-    """A task for a person."""
-    lines = [
-        f"{task.kind}, {task.gemms} GEMM{'' if task.gemms == 1 else 's'}, family {task.family}, difficulty {task.difficulty}"
-    ]
-    lines.append(f"also called: {', '.join(task.aliases)}")
-    lines += [f"  in  {i.name} ({', '.join(i.shape)}) {i.dtype}, {i.role}, drawn as {i.draw}" for i in task.inputs]
-    lines += [f"  out {o.name} ({', '.join(o.shape)}) {o.dtype}" for o in task.outputs]
-    lines += ["", task.description, ""]
-    lines += [f"  {s.family}: {', '.join(f'{n}={v}' for n, v in s.dims.items())}: {s.reason}" for s in task.shapes]
-    return "\n".join(lines)
-
-
-def _task_data(task: Task) -> dict[str, Any]:
-    return {
-        "id": task.id,
-        "title": task.title,
-        "aliases": list(task.aliases),
-        "family": task.family,
-        "difficulty": task.difficulty,
-        "kind": task.kind,
-        "gemms": task.gemms,
-        "description": task.description,
-        "inputs": [{"name": i.name, "shape": list(i.shape), "dtype": i.dtype, "role": i.role} for i in task.inputs],
-        "outputs": [{"name": o.name, "shape": list(o.shape), "dtype": o.dtype} for o in task.outputs],
-        "shapes": [{"family": s.family, "dims": dict(s.dims), "reason": s.reason} for s in task.shapes],
-        "peers": list(task.peers),
-        "distributions": list(task.distributions),
-        "path": str(task.source_path),
+    data = {
+        **report.model_dump(mode="json"),
+        "missed": len(report.missed),
+        "false_rejections": len(report.false_rejections),
     }
-
-
-def _program_data(name: str, source: str, kernel: Any) -> dict[str, Any]:
-    return {"id": name, "digest": kernel.program.digest, "explain": kernel.program.explain(), "source": source}
-
-
-def _kept_data(kept: kernels.Kept) -> dict[str, Any]:
-    from coda.kernel import from_json
-
-    from .promote import state_of
-
-    try:
-        state = state_of(kept, load(kept.task))
-    except UnknownTask:
-        state = state_of(kept, None)
-    program = from_json(kept.program_json).program if kept.program_json is not None else None
-    return {
-        "id": kept.id,
-        "task": kept.task,
-        "state": f"{state.word}: {state.reason}" if state.reason else state.word,
-        "digest": program.digest if program else None,
-        "explain": program.explain() if program else "never traced",
-        "source": kept.source,
-        "provenance": kept.provenance,
-        "path": str(kept.folder),
-    }
-
-
-def _pairs(values: Mapping[str, Any]) -> str:
-    shown = {name: value for name, value in values.items() if value not in (None, "", [], {})}
-    return "\n".join(f"{name}: {value}" for name, value in shown.items()) or "no provenance is recorded"
-
-
-# doctor, version --------------------------------------------------------------------------------------------
+    return Answer(data, show, Exit.REFUSED if failure else Exit.OK, failure)
 
 
 def doctor(terminal: Terminal) -> Answer:
     """The command `doctor`."""
     from . import doctor as examination
 
-    checks = examination.examine(terminal.settings(), os.environ)
+    checks = examination.examine(terminal.settings())
     problems = examination.problems(checks)
     rows = [check.to_dict() for check in checks]
     data = {"checks": rows, "problems": len(problems)}

@@ -64,8 +64,8 @@ class Check:
         return asdict(self)
 
 
-def examine(settings: Settings, environ: Mapping[str, str]) -> tuple[Check, ...]:
-    """Every check. `environ` is only searched for misspelt names."""
+def examine(settings: Settings) -> tuple[Check, ...]:
+    """Every check."""
     return (
         python(sys.version_info[:3]),
         *packages(metadata.version),
@@ -74,7 +74,7 @@ def examine(settings: Settings, environ: Mapping[str, str]) -> tuple[Check, ...]
         *devices(),
         *backends(),
         interpreter(),
-        *variables(environ),
+        *variables(unknown_variables()),
         *folders(settings),
         key(settings),
         *configuration(settings),
@@ -193,9 +193,8 @@ def interpreter() -> Check:
 # settings -------------------------------------------------------------------------------------------------------------
 
 
-def variables(environ: Mapping[str, str]) -> Iterator[Check]:
-    """Variables that look like ours and that nothing reads."""
-    unknown = unknown_variables(environ)
+def variables(unknown: Sequence[tuple[str, Sequence[str]]]) -> Iterator[Check]:
+    """Variables that look like ours and that nothing reads, each with near names."""
     for name, near in unknown:
         hint = f"did you mean {' or '.join(near)}?" if near else "unset it"
         yield Check(f"variable {name}", "warning", "nothing reads it", hint)

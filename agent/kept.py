@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import hashlib
 import json
@@ -47,6 +48,13 @@ class Kept:
     """Empty where nobody recorded any."""
     run: Path | None = None
     """The run's folder, where it was named by run."""
+    called: str = ""
+    """How the person named it."""
+
+    @property
+    def handle(self) -> str:
+        """A name under which the same person finds it again."""
+        return self.called or self.id
 
     def record(self, name: str) -> dict[str, Any] | None:
         """A JSON object of the folder by file name, or None. Raises `KernelDamaged`."""
@@ -80,7 +88,7 @@ def find(text: str, *, folders: Iterable[Path], runs: Path) -> Kept:
     known = list(entries(folders))
     place = Path(text).expanduser()
     if (place / "kernel.py").is_file() and not (place / "run.json").is_file():
-        return read(place.resolve())
+        return dataclasses.replace(read(place.resolve()), called=text)
     for attribute in ("id", "name", "task"):
         found = [entry for entry in known if getattr(entry, attribute) == text]
         if len(found) == 1:
@@ -95,7 +103,7 @@ def find(text: str, *, folders: Iterable[Path], runs: Path) -> Kept:
         near = tuple(difflib.get_close_matches(text, names, n=3, cutoff=0.4))
         hint = "`coda-agent list kernels` and `coda-agent list runs` show them all"
         raise UnknownSubject(text, kinds="run or kept kernel", near=near, hint=hint) from None
-    return of_run(folder)
+    return dataclasses.replace(of_run(folder), called=text)
 
 
 def of_run(folder: Path) -> Kept:

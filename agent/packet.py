@@ -156,13 +156,21 @@ def nearest(source: str, verdict: Verdict) -> tuple[str, tuple[str, ...]]:
     best = max(
         examples, key=lambda e: (e.program.digest == program.digest, bank.similarity(e.program, program), -e.rung)
     )
-    lines = difflib.unified_diff(
-        best.source.splitlines(), source.splitlines(), f"examples_curated/{best.id}.py", "kernel.py", lineterm="", n=2
+    lines = tuple(
+        difflib.unified_diff(
+            best.source.splitlines(),
+            source.splitlines(),
+            f"examples_curated/{best.id}.py",
+            "kernel.py",
+            lineterm="",
+            n=2,
+        )
     )
     if best.program.digest == program.digest:
-        return f"Same program as the curated example {best.id}: equal digests. The texts differ as shown.", tuple(lines)
+        texts = "the texts differ as shown" if lines else "and the same text"
+        return f"Same program as the curated example {best.id}: equal digests, {texts}.", lines
     alike = 100 * bank.similarity(best.program, program)
-    return f"{best.id}: {alike:.0f} % of the operations are the same.", tuple(lines)
+    return f"{best.id}: {alike:.0f} % of the operations are the same.", lines
 
 
 def errors(verdict: Verdict) -> Iterator[dict[str, Any]]:

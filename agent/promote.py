@@ -238,7 +238,7 @@ def _no_evidence(kept: Kept, found: measured.Measurements, waiver: str | None) -
 
 def _refused(kept: Kept, missing: list[str]) -> PromotionRefused:
     needs_review = any("review" in reason for reason in missing)
-    hint = f"coda-agent review {kept.id}" if needs_review and kept.origin == "kernel" else "mend what is named"
+    hint = f"coda-agent review {kept.handle}" if needs_review and kept.origin == "kernel" else "mend what is named"
     return PromotionRefused(f"{kept.id} cannot be promoted: {'; '.join(missing)}", hint=hint)
 
 
@@ -276,7 +276,7 @@ def read(kept: Kept) -> Promotion | None:
         where = ".".join(map(str, first["loc"])) or "the document"
         raise KernelDamaged(
             f"{str(kept.folder / FILE)!r} is not a promotion: {where}: {first['msg']}",
-            hint=f"remove it and promote {kept.id} again",
+            hint=f"remove it and promote {kept.handle} again",
         ) from error
 
 

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from .events import Asked, Event, Judged, Judging, Kept, Replied, ReplyUnusable, Resumed, Started, Stopped, Warned
 from .records import GateRecord, Status, Verdict
+from .terminal import write_line
 
 PIPE_WIDTH = 400
 """Columns where nobody sees an edge: records stay on one line."""
@@ -54,7 +55,10 @@ def draw(stream: TextIO, color: str, items: Iterable[Any]) -> None:
     """Lines of text and renderables, one after the other. Lines are never wrapped: a terminal does that by itself."""
     target = console(stream, color)
     for item in items:
-        target.print(item, soft_wrap=isinstance(item, str | Text))
+        with target.capture() as drawn:
+            target.print(item, soft_wrap=isinstance(item, str | Text))
+        for line in drawn.get().splitlines():  # cells are padded to their column, the last one for nothing
+            write_line(stream, line.rstrip())
 
 
 def _is_terminal(stream: TextIO) -> bool:

@@ -62,7 +62,7 @@ def latest(kept: Kept) -> Review | None:
         where = ".".join(map(str, first["loc"])) or "the document"
         raise KernelDamaged(
             f"{str(kept.folder / FILE)!r} is not a review: {where}: {first['msg']}",
-            hint=f"`coda-agent review {kept.id}` writes a new one",
+            hint=f"`coda-agent review {kept.handle}` writes a new one",
         ) from error
 
 

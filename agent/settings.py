@@ -16,6 +16,7 @@ key, the loop the limits, the store the paths.
 from __future__ import annotations
 
 import difflib
+import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -165,9 +166,12 @@ def load(
     return settings
 
 
-def unknown_variables(environ: Mapping[str, str]) -> list[tuple[str, list[str]]]:
-    """Variables that start with `CODA_` and that nothing reads, each with near names: most likely misspelt."""
+def unknown_variables(environ: Mapping[str, str] | None = None) -> list[tuple[str, list[str]]]:
+    """Variables (of this process unless given) that start with `CODA_` and that nothing reads, each with near names: most
+    likely misspelt."""
     from coda.env import VARIABLES
+
+    environ = os.environ if environ is None else environ
 
     known = [variable.name for variable in VARIABLES] + [name for name, _, _ in variables()]
     return [

@@ -151,16 +151,16 @@ class Terminal:
     def say(self, text: str) -> None:
         """A line for the person, unless --quiet."""
         if not self.options.quiet:
-            _write(sys.stderr, text)
+            write_line(sys.stderr, text)
 
     def detail(self, text: str) -> None:
         """A line that only -v shows."""
         if self.options.verbose:
-            _write(sys.stderr, text)
+            write_line(sys.stderr, text)
 
     def warn(self, text: str) -> None:
         """A warning, even under --quiet."""
-        _write(sys.stderr, f"warning: {text}")
+        write_line(sys.stderr, f"warning: {text}")
 
     def answer(self, answer: Answer) -> Exit:
         """Print an answer in the form asked for."""
@@ -183,7 +183,7 @@ class Terminal:
         """Print an exception as an error and say the exit code. Never raises."""
         exit_code, failure = classify(error)
         if exit_code is Exit.BUG or self.options.verbose >= 2:
-            _write(sys.stderr, "".join(traceback.format_exception(error)).rstrip())
+            write_line(sys.stderr, "".join(traceback.format_exception(error)).rstrip())
         if self.options.json:
             self._document(_partial(error), (), failure)
         self._error(failure)
@@ -208,8 +208,7 @@ class Terminal:
         """The settings under this command's options. Raises `SettingsInvalid`."""
         from . import settings
 
-        folder = self.options.folder
-        found = settings.load(flags, folder=folder, config_file=self.options.config)
+        found = settings.load(flags, config_file=self.options.config)  # `-C` has changed the working folder already
         for name, value, source in found.explain():
             self.detail(f"setting {name} = {value} ({source})")
         return found
@@ -233,7 +232,7 @@ class Terminal:
     # ------------------------------------------------------------------------------------------------------------------
     def _document(self, data: Any, warnings: tuple[str, ...], failure: Failure | None) -> None:
         document = _document(self.command, data, warnings, failure)
-        _write(sys.stdout, json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False, default=str))
+        write_line(sys.stdout, json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False, default=str))
 
     def _show(self, items: Iterable[Any]) -> None:
         from . import render
@@ -298,7 +297,7 @@ def _is_terminal(stream: TextIO) -> bool:
         return False
 
 
-def _write(stream: TextIO, text: str) -> None:
+def write_line(stream: TextIO, text: str) -> None:
     """A line, on a stream of any encoding."""
     try:
         stream.write(text + "\n")
