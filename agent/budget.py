@@ -4,7 +4,8 @@
     Ledger          usage and cost so far, calls whose reply was lost included
     parse_duration  "20m" as seconds
 
-A reservation is the most that a call can cost: all its input as a cache write, plus the longest reply. Replies that were not
+A reservation is the most that an attempt of a call can cost: all its input as a cache write, plus the longest reply. (A stream that
+breaks is restarted once; then the call may cost up to twice that, and all of it is counted.) Replies that were not
 billed (a replay, a folder, a script) cost nothing and are not reserved for. An unknown price is never a price of zero:
 with a cost limit it is refused before anything is sent.
 """

@@ -103,7 +103,8 @@ def author(
 
     Args:
         run: From `prepare.new_run`, or from `store.resume` to go on.
-        goal: Fraction of the floor's speed to reach; None is content with a pass.
+        goal: Fraction of the floor's speed to reach: the run's own, and only repeated here. A run without one is content
+            with a pass.
         into: Where passing kernels are kept; None keeps none.
         name: Of the kept kernel.
         on_event: Told everything that happens; what is read from disk on resume says so (`reused`).
@@ -111,12 +112,15 @@ def author(
 
     Raises:
         PriceUnknown: A cost limit that could not be enforced; nothing was sent.
-        RunMismatch: The run is of another task, or the task has changed since.
+        RunMismatch: The run is of another task or has another goal, or the task has changed since.
         LLMError: No reply could be had. The summary is written and the best so far kept.
         TaskRefused: The judge found the task at fault.
         JudgeUnavailable: The machine failed the judge twice.
     """
-    session = _Session(prompt, llm, judge, run, limits, goal, on_event, on_text)
+    if goal is not None and goal != run.info.goal:
+        was = "none" if run.info.goal is None else f"{run.info.goal:g}"
+        raise RunMismatch(f"the goal of the run {run.info.id!r} is {was}, not {goal:g}", hint="start a new run")
+    session = _Session(prompt, llm, judge, run, limits, on_event, on_text)
     session.check()
     error: BaseException | None = None
     try:
@@ -157,13 +161,12 @@ class _Session:
         judge: Judge,
         run: store.Run,
         limits: Limits,
-        goal: float | None,
         on_event: OnEvent | None,
         on_text: OnText | None,
     ) -> None:
         self.prompt, self.llm, self.judge, self.run = prompt, llm, judge, run
         self.limits, self.on_event, self.on_text = limits, on_event, on_text
-        self.course = Course(goal)
+        self.course = Course(run.info.goal)
         self.ledger = Ledger(llm.name, prompt.model)
         self.exchanges: list[prompting.Exchange] = []
         self.spent: dict[int, _Spent] = {}
@@ -200,6 +203,8 @@ class _Session:
             self._warn(
                 "the guide or the examples have changed since the run began; replies on disk answer the older prompt"
             )
+        if self.prompt.model != info.model:
+            self._warn(f"the run began with the model {info.model!r} and goes on with {self.prompt.model!r}")
         unpriced = warn_unpriced(self.prompt.model) if self.ledger.billed else None
         if unpriced is not None:
             self._warn(unpriced)

@@ -524,6 +524,25 @@ def test_a_machine_that_could_not_judge_is_given_another_chance_on_resume(tmp_pa
     assert again.summary.passed
 
 
+def test_a_verdict_on_disk_is_reused_for_its_own_source_and_task_only(tmp_path: pathlib.Path) -> None:
+    done = author(tmp_path, [reply("PASS")])
+    text = source("PASS")
+    run = store.open_run(done.run.folder)
+    assert run.verdict_for(1, store.source_sha256(text)) == run.verdict(1)
+    assert run.verdict_for(1, store.source_sha256(text + "\n")) is None
+    run.info = run.info.model_copy(update={"task_digest": "0" * 64})
+    assert run.verdict_for(1, store.source_sha256(text)) is None
+
+
+def test_a_candidate_on_disk_that_is_not_the_replys_is_judged_anew(tmp_path: pathlib.Path) -> None:
+    done = author(tmp_path, [reply("algebra WRONG_VALUES"), reply("PASS")])
+    stale = support.verdict_of(source("PASS"))
+    (done.run.attempt_folder(1) / "verdict.json").write_text(stale.to_json())
+    again = author(tmp_path, [], run=store.resume(done.run.folder))
+    assert len(again.judge.asked) == 1
+    assert again.of("judged")[0].status is Status.WRONG_VALUES
+
+
 def test_a_run_is_worked_on_by_one_process_at_a_time(tmp_path: pathlib.Path) -> None:
     done = author(tmp_path, [reply("PASS")])
     with store.resume(done.run.folder), pytest.raises(RunLocked):
@@ -537,6 +556,24 @@ def test_a_run_of_a_task_that_has_changed_is_not_resumed(
     monkeypatch.setattr(type(support.TASK), "digest", property(lambda self: "0" * 64))
     with pytest.raises(RunMismatch, match="has changed"):
         author(tmp_path, [reply("PASS")], run=store.resume(done.run.folder))
+
+
+def test_a_resumed_run_keeps_its_goal(tmp_path: pathlib.Path) -> None:
+    done = author(tmp_path, [reply("PASS 0.5")], goal=0.9, limits=Limits(rounds=1))
+    assert done.summary.exit_code == 3
+    again = author(
+        tmp_path, [reply("PASS 0.95", program="second")], run=store.resume(done.run.folder), limits=Limits(rounds=2)
+    )
+    assert [r.round for r in again.llm.history] == [2]
+    assert again.summary.exit_code == 0
+    with pytest.raises(RunMismatch, match="goal"):
+        author(tmp_path, [], run=store.resume(done.run.folder), goal=0.5)
+
+
+def test_another_model_on_resume_is_a_warning(tmp_path: pathlib.Path) -> None:
+    done = author(tmp_path, [reply("trace COMPILE_ERROR")], limits=Limits(rounds=1))
+    again = author(tmp_path, [reply("PASS")], run=store.resume(done.run.folder), model="newer")
+    assert any("goes on with 'newer'" in w for w in again.summary.warnings)
 
 
 def test_a_changed_prompt_is_a_warning_on_resume(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
