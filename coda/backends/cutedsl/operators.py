@@ -23,6 +23,7 @@ import pathlib
 import cutlass
 import cutlass.cute as cute
 from cutlass import BFloat16, Float16, Float32, Int32, Uint32
+from quack.compile_utils import make_fake_tensor
 from quack.epilogue.ops import ColVecReduce, ColVecSelect, OnlineLSEReduce, RowVecReduce
 
 from coda.backends.cutedsl.private import asm_f32, asm_f32_of_s32, asm_s32, select_pairs, sixteen_bits
@@ -280,7 +281,10 @@ class _Masked:
 
 
 class RowStatistic(_Masked, ColVecReduce):
-    """One number per row and tile: (M, tiles of N)."""
+    """One number per row and tile: (M, tiles of N), contiguous along the rows, as the finisher reads."""
+
+    def host_fake_arg(self, key, fctx):
+        return make_fake_tensor(key[0], (fctx.m, cute.sym_int()), leading_dim=0)
 
 
 class ColumnStatistic(_Masked, RowVecReduce):
@@ -288,7 +292,13 @@ class ColumnStatistic(_Masked, RowVecReduce):
 
 
 class LogSumExp(OnlineLSEReduce):
-    """One log-sum-exp per row and tile. An infinite maximum is not subtracted: inf stays inf instead of becoming NaN."""
+    """One log-sum-exp per row and tile, laid out as by `RowStatistic`.
+
+    An infinite maximum is not subtracted: inf stays inf instead of becoming NaN.
+    """
+
+    def host_fake_arg(self, key, fctx):
+        return make_fake_tensor(key[0], (fctx.m, cute.sym_int()), leading_dim=0)
 
     def config_key(self):
         return (*super().config_key(), VERSION)

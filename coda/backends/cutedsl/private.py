@@ -2,28 +2,24 @@
 
     asm_f32, asm_s32            one PTX instruction on registers: `cutlass._mlir` is the only way to inline assembly
     select_pairs, sixteen_bits  the compare-and-select pair of quack's column select, which our own select builds on
-    stages_recorded             how many A/B, epilogue and load stages a kernel got: quack computes and does not report it
-    NO_DRIVER                   what a machine without a GPU raises after the object file of a kernel has been written
+    recorded                    stages and shared memory of a kernel: quack computes both and reports neither
     hooks                       methods of quack's operators that our operators override: see `operators.py`
 
-Works with quack-kernels 0.6.5 on nvidia-cutlass-dsl 4.7.1 (CUDA 13) and 4.8.1 (CUDA 12 and 13); `PINNED` says so to
-`supports`. Annotations are values here (cute reads them), so they are not postponed.
+Works with quack-kernels 0.6.5 on nvidia-cutlass-dsl 4.7.1 (CUDA 13) and 4.8.1 (CUDA 12 and 13); `configs.PINNED`
+refuses others. Annotations are values here (cute reads them), so they are not postponed.
 """  # noqa: I002
 
 import contextlib
+import functools
 from collections.abc import Iterator
 
 from cutlass import Float32, Int32
 from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import T, dsl_user_op
 from quack.epilogue.ops import _dup_s16sat_from_s32, _selp_pair_f16x2
+from cutlass.utils import SmemAllocator
 from quack.gemm_sm90 import GemmSm90
-
-PINNED = {"quack-kernels": ("0.6.5",), "nvidia-cutlass-dsl": ("4.7.1", "4.8.1")}
-"""Versions whose private parts are known to be as used here."""
-
-NO_DRIVER = ("DynamicLibNotFoundError", "DSLCudaRuntimeError", "CudaError", "CUDAError")
-"""Names of exceptions that say "no driver": raised by the occupancy query, after compilation has finished."""
+from quack.gemm_sm100 import GemmSm100
 
 select_pairs = _selp_pair_f16x2
 """(packed wanted, packed offsets, x, y, otherwise) -> x or y where the offset is the wanted one."""
@@ -81,20 +77,33 @@ def asm_f32_of_s32(text, constraints, x, *, loc=None, ip=None):
 
 
 @contextlib.contextmanager
-def stages_recorded() -> Iterator[list]:
-    """The list that receives (A/B stages, store stages, load stages) of every kernel compiled inside."""
-    found: list = []
-    original = GemmSm90.__dict__["_compute_stages"]
-    inner = original.__func__ if isinstance(original, (classmethod, staticmethod)) else original
+def recorded() -> Iterator[tuple[list, list]]:
+    """Two lists that receive, for every kernel traced inside, its stages and the bytes of shared memory it asks for."""
+    stages: list = []
+    shared: list = []
+    with contextlib.ExitStack() as undo:
+        for cls in (GemmSm90, GemmSm100):
+            _listen(undo, cls, "_compute_stages", lambda args, result: stages.append(tuple(map(int, result))))
+        _listen(undo, SmemAllocator, "allocate", lambda args, result: shared.append(_size(args)))
+        yield stages, shared
 
-    def recording(*args, **kwargs):
+
+def _size(args: tuple) -> int:
+    wanted = args[1] if len(args) > 1 else 0
+    return wanted if isinstance(wanted, int) else int(getattr(wanted, "size_in_bytes", int)())
+
+
+def _listen(undo: contextlib.ExitStack, cls: type, name: str, hear: object) -> None:
+    cls = next(c for c in cls.__mro__ if name in c.__dict__)
+    original = cls.__dict__[name]
+    bound = isinstance(original, (classmethod, staticmethod))
+    inner = original.__func__ if bound else original
+
+    @functools.wraps(inner)
+    def heard(*args, **kwargs):
         result = inner(*args, **kwargs)
-        found.append(tuple(result))
+        hear(args, result)
         return result
 
-    wrapped = type(original)(recording) if isinstance(original, (classmethod, staticmethod)) else recording
-    GemmSm90._compute_stages = wrapped
-    try:
-        yield found
-    finally:
-        GemmSm90._compute_stages = original
+    setattr(cls, name, type(original)(heard) if bound else heard)
+    undo.callback(setattr, cls, name, original)

@@ -1,0 +1,133 @@
+"""Tiles, clusters and stages: what a schedule may say, what fits, and the shipped choice.
+
+    PINNED     versions of the two packages that this backend's private parts are written against
+    family     90 or 100 from "sm_90a"; raises `Unsupported`
+    check      a schedule that the mainloop takes, or `BadSchedule`
+    stages     how many A/B stages a program leaves room for on Hopper: fewer than two do not overlap loads and products
+    default    the heuristic, from measurements on one H200
+
+Fields of a `Schedule` that quack's mainloop does not know (warps, stages, split, …) keep their default: it chooses those.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+import re
+
+from coda.backends.cutedsl.lowering import Lowered
+from coda.backends.cutedsl.shared import Anatomy
+from coda.errors import BadSchedule, Unsupported
+from coda.problem import ITEM_BYTES, Problem, Schedule
+from coda.program import EpilogueProgram
+
+PINNED = {"quack-kernels": ("0.6.5",), "nvidia-cutlass-dsl": ("4.7.1", "4.8.1")}
+FAMILIES = {90: "Hopper", 100: "Blackwell"}
+
+TILES = (64, 128, 192, 256)
+PINGPONG_COLUMNS = {64: 256, 128: 208, 192: 128}
+"""Rows of a ping-pong tile -> the most columns."""
+MAX_TILE = 256 * 192
+SHARED_MEMORY = 227 * 1024
+RESERVED = 2 * 1024
+"""Barriers, and the gap before the first A stage, which starts at a multiple of 1 KiB."""
+TILE_K = 64
+
+
+def versions_wrong() -> str:
+    """A sentence about the installed packages, or nothing."""
+    for package, known in PINNED.items():
+        try:
+            found = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            return f"{package} is not installed"
+        if found not in known:
+            return f"{package} {found} is installed; this backend is written against {' or '.join(known)}"
+    return ""
+
+
+def family(arch: str | None) -> int:
+    """The generation of mainloop that an architecture runs."""
+    found = re.fullmatch(r"sm_(90|100|103)[af]?", arch or "")
+    if found is None:
+        raise Unsupported(
+            "cutedsl runs on Hopper and Blackwell data-center GPUs", got=arch or "a CPU", expected="sm_90, sm_100 or sm_103"
+        )
+    return 90 if found[1] == "90" else 100
+
+
+def target(arch: str) -> str:
+    """The architecture as the compiler wants it: with its own instructions."""
+    return arch if arch[-1] in "af" else f"{arch}a"
+
+
+def check(schedule: Schedule, lowered: Lowered, generation: int) -> None:
+    """Raise `BadSchedule` for what the mainloop does not take."""
+    _check_unknown(schedule)
+    m, n = schedule.tile_m, schedule.tile_n
+    step = 32 if lowered.mode == "acc_pair" and lowered.stores or m == 192 else 16
+    if n % step or n > 256:
+        raise BadSchedule("Schedule.tile_n", got=n, expected=f"a multiple of {step} up to 256 here")
+    if schedule.cluster_m * schedule.cluster_n > 4 or schedule.cluster_m not in (1, 2, 4) or schedule.cluster_n not in (1, 2, 4):
+        raise BadSchedule("Schedule: cluster", got=f"{schedule.cluster_m}×{schedule.cluster_n}", expected="1, 2 or 4 tiles in all")
+    if generation == 100:
+        if m not in (128, 256) or schedule.pingpong:
+            raise BadSchedule("Schedule on Blackwell", got=f"tile_m {m}, pingpong {schedule.pingpong}", expected="tile_m 128 or 256, no pingpong")
+        if n % 32 or (m == 256 and schedule.cluster_m % 2):
+            raise BadSchedule("Schedule on Blackwell", got=f"{m}×{n}, cluster_m {schedule.cluster_m}", expected="tile_n a multiple of 32, an even cluster_m for tile_m 256")
+        return
+    if schedule.pingpong:
+        if m not in PINGPONG_COLUMNS or n > PINGPONG_COLUMNS[m]:
+            raise BadSchedule("Schedule: a ping-pong tile", got=f"{m}×{n}", expected="at most 64×256, 128×208 or 192×128")
+    elif m not in TILES or m * n > MAX_TILE:
+        raise BadSchedule("Schedule: a tile", got=f"{m}×{n}", expected=f"tile_m of {TILES}, at most {MAX_TILE} elements")
+
+
+def _check_unknown(schedule: Schedule) -> None:
+    if schedule.backend != "cutedsl":
+        raise BadSchedule("a schedule of another backend", got=schedule.backend, expected="cutedsl")
+    plain = Schedule(backend="cutedsl")
+    for name in ("tile_k", "warps", "stages", "persistent", "tma", "split", "split_k"):
+        if getattr(schedule, name) != getattr(plain, name):
+            raise BadSchedule(
+                f"Schedule.{name} is not a choice of cutedsl", got=getattr(schedule, name), expected=f"{getattr(plain, name)}"
+            )
+
+
+def stages(schedule: Schedule, lowered: Lowered, problem: Problem) -> int:
+    """A/B stages on Hopper. Each store takes two parts of the tile, each load four, before A and B get the rest."""
+    m, n = schedule.tile_m, schedule.tile_n
+    cooperative = not schedule.pingpong and m % 64 == 0 and m >= 128 and not (m == 192 and n > 128)
+    part = (math.gcd(192 if m == 192 else 128, m) if cooperative else 64) * math.gcd(32, n)
+    parts = m * n // part
+    stored = sum(_bytes(problem, f"out.{s.output}", s.view, s.name != "D" and lowered.mode == "acc_pair") for s in lowered.stores)
+    loaded = sum(_bytes(problem, p.operand, p.view) for p in lowered.ports if p.how == "tile")
+    vectors = 0
+    for port in lowered.ports:
+        if port.how in ("row", "col", "index"):
+            vectors += (n if port.how == "row" else m) * (4 if port.view else ITEM_BYTES[problem.spec(port.operand).dtype])
+    vectors += sum(4 * n * (7 if cooperative else 3) for s in lowered.sinks if s.statistic.axis == "col")
+    epilogue = vectors + part * stored * min(parts, 2) // 2 + part * loaded * min(parts, 4) // 2
+    return max(0, (SHARED_MEMORY - RESERVED - epilogue) // ((m + n) * TILE_K * ITEM_BYTES[problem.dtype]))
+
+
+def _bytes(problem: Problem, name: str, view: bool, half: bool = False) -> int:
+    """Bytes of two elements of the accumulator's width."""
+    return 8 if view else ITEM_BYTES[problem.spec(name).dtype] * (1 if half else 2)
+
+
+def default(program: EpilogueProgram, problem: Problem) -> Schedule:
+    """What an untuned call runs: measured best or near it for light and heavy epilogues at 512, 4096 and 8192."""
+    if family(problem.arch) == 100:
+        return Schedule(backend="cutedsl", tile_m=128, tile_n=128, cluster_m=1)
+    cluster = 2 if problem.m > 128 else 1
+    if problem.m <= 64:
+        return Schedule(backend="cutedsl", tile_m=64, tile_n=128, cluster_m=1, pingpong=True)
+    if problem.m <= 1024 or problem.n <= 1024:
+        return Schedule(backend="cutedsl", tile_m=128, tile_n=128, cluster_m=cluster, pingpong=True)
+    large = problem.m * problem.n >= 6144 * 6144
+    if large:
+        return Schedule(backend="cutedsl", tile_m=128, tile_n=192, cluster_m=cluster, pingpong=True)
+    if Anatomy(program).traffic <= 3:
+        return Schedule(backend="cutedsl", tile_m=128, tile_n=256, cluster_m=cluster)
+    return Schedule(backend="cutedsl", tile_m=128, tile_n=128, cluster_m=cluster, pingpong=True)

@@ -1,0 +1,324 @@
+"""From a lowered program to a running kernel, by way of quack's front end.
+
+    Shape     what planning reads of a tensor that is not there: plans are made before any tensor is
+    modified  Lowered -> quack's epilogue object, once per text
+    Runner    a program made ready for one problem and schedule: plans, partials, finisher
+
+A plan compiles (or loads from quack's disk cache) and launches nothing; running it makes no decision. quack's own
+dictionaries have no locks, so planning holds one. A generated function lives in a module of its own under a file name
+that only `linecache` knows: quack's identity of a kernel is the function's text, and it must find it.
+"""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import math
+import sys
+import threading
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import cutlass
+import torch
+from quack.epilogue import F2, gemm_epilogue, pack
+from quack.epilogue.ops import ColVecLoad, RowVecLoad, Scalar, TileLoad
+from quack.gemm_config import GemmConfig
+
+from coda.backends.cutedsl import configs, finish, operators
+from coda.backends.cutedsl.lowering import FOLDS, Lowered, Port, Sink, lower
+from coda.backends.cutedsl.shared import Anatomy
+from coda.errors import BadSchedule, CompileError, DTypeUnsupported, Unsupported
+from coda.problem import Problem, Schedule
+from coda.program import EpilogueProgram
+
+_LOCK = threading.RLock()
+MIN_STAGES = 2
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A tensor's metadata, with the methods by which quack reads it."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: Any
+    device: Any
+
+    @property
+    def ndim(self) -> int:
+        """Dimensions."""
+        return len(self.shape)
+
+    def stride(self, dim: int | None = None) -> Any:
+        """As torch."""
+        return self.strides if dim is None else self.strides[dim]
+
+    def numel(self) -> int:
+        """As torch."""
+        return math.prod(self.shape)
+
+    def storage_offset(self) -> int:
+        """As torch."""
+        return 0
+
+    def element_size(self) -> int:
+        """As torch."""
+        return int(self.dtype.itemsize)
+
+
+@functools.lru_cache(maxsize=1024)
+def modified(lowered: Lowered) -> Any:
+    """quack's object for the function. Call under the lock."""
+    names = {n: v for n, v in vars(operators).items() if callable(v) and not n.startswith("__")}
+    module = types.ModuleType(f"coda_gen_{lowered.function}")
+    vars(module).update(
+        names, pack=pack, F2=F2, Float32=cutlass.Float32, Int32=cutlass.Int32, Boolean=cutlass.Boolean, inf=math.inf, nan=math.nan
+    )
+    file = f"<coda {lowered.function}>"
+    linecache.cache[file] = (len(lowered.source), None, lowered.source.splitlines(keepends=True), file)
+    sys.modules[module.__name__] = module
+    exec(compile(lowered.source, file, "exec"), vars(module))  # noqa: S102 -- our own generator's text
+    ports = {p.name: _port(p) for p in lowered.ports}
+    return gemm_epilogue(
+        outputs=tuple(s.name for s in lowered.stores if s.name != "D"),
+        ops={p.name: ports[p.name] for p in lowered.parameters},
+        outs={s.name: _sink(s, ports) for s in lowered.sinks},
+        extra_ops=tuple(ports[p.name] for p in lowered.ports if p.how == "index"),
+        mode=lowered.mode,
+        vectorize=False,
+    )(vars(module)[lowered.function])
+
+
+def _port(port: Port) -> Any:
+    if port.how in ("scalar", "count"):
+        return Scalar(port.name, dtype=cutlass.Int32 if port.is_int else cutlass.Float32)
+    return {"tile": TileLoad, "row": RowVecLoad, "col": ColVecLoad, "index": ColVecLoad}[port.how](port.name)
+
+
+def _sink(sink: Sink, ports: Mapping[str, Any]) -> Any:
+    s = sink.statistic
+    if s.fold == "select":
+        return operators.SelectColumn(sink.name, ports[sink.index])
+    if s.fold == "logsumexp":
+        return operators.LogSumExp(sink.name, check_oob=sink.ragged)
+    cls = operators.RowStatistic if s.axis == "row" else operators.ColumnStatistic
+    return cls(sink.name, FOLDS[s.fold], sink.ragged, sink.scaled)
+
+
+@dataclass
+class Runner:
+    """A program made ready for one problem."""
+
+    program: EpilogueProgram
+    problem: Problem
+    schedule: Schedule
+    arch: str
+    lowered: Lowered = field(init=False)
+    ab_stages: int | None = field(init=False, default=None)
+    """A/B stages as worked out before compiling; None where that is not known (Blackwell)."""
+    _plans: dict[Any, Any] = field(init=False, default_factory=dict)
+    _places: dict[Any, Any] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        p, s = self.problem, self.schedule
+        generation = configs.family(self.arch)
+        self.lowered = lower(self.program, p, s.tile_m, s.tile_n, operators.VERSION, packed=generation == 100)
+        configs.check(s, self.lowered, generation)
+        if generation == 90:
+            self.ab_stages = configs.stages(s, self.lowered, p)
+            if self.ab_stages < MIN_STAGES:
+                raise too_few_stages(self.program.name, self.ab_stages)
+        two = generation == 100 and s.cluster_m % 2 == 0  # two CTAs share a tile, and each counts its half as a tile
+        self.tiles_m = -(-p.m // (s.tile_m // 2 if two else s.tile_m))
+        self.slots = -(-p.n // s.tile_n)
+        self.anatomy = Anatomy(self.program)
+        self.workspace = self.anatomy.workspace(p.m, p.n, self.slots, self.tiles_m) if self.anatomy.statistics else 0
+        self.config = GemmConfig(
+            tile_m=s.tile_m,
+            tile_n=s.tile_n,
+            pingpong=s.pingpong,
+            cluster_m=s.cluster_m,
+            cluster_n=s.cluster_n,
+            max_swizzle_size=s.group_m,
+            is_dynamic_persistent=generation == 100,  # on Hopper that would need a zeroed counter per run
+            device_capacity=generation // 10,
+        )
+        self._read: list[tuple[str, Callable[[Mapping[str, Any]], Any]]] = [
+            (port.name, self._getter(port)) for port in self.lowered.ports
+        ]
+        self._scalars = [port.name for port in self.lowered.ports if port.how == "scalar"]
+
+    @functools.cached_property
+    def finisher(self) -> finish.Finish | None:
+        """The kernel that writes the vector outputs."""
+        return finish.make(self.program, self.problem, self.slots, self.tiles_m)
+
+    # planning -----------------------------------------------------------------------------------------------------------
+    def prepare(self, device: Any) -> Any:
+        """Compile for scalars that are numbers, before there is a tensor. Returns quack's plan."""
+        p = self.problem
+        shapes: dict[str, Any] = {"a": (p.m, p.k), "b": (p.k, p.n)}
+        shapes |= {o.name: o.shape(p.m, p.n) for o in self.program.operands if o.kind != "scalar"}
+        shapes |= {f"out.{o.name}": self.program.output_shape(o.name, p.m, p.n) for o in self.program.outputs}
+        shapes |= {"row_index": (p.m,), "column_index": (p.n,)}
+        stands = {name: self._stand(name, shape, device) for name, shape in shapes.items()}
+        operands = {}
+        for port in self.lowered.ports:
+            if port.how in ("scalar", "count"):
+                operands[port.name] = 0
+            else:
+                operands[port.name] = _viewed_shape(stands[port.operand]) if port.view else stands[port.operand]
+        stores = {s.name: _viewed_shape(stands[f"out.{s.output}"]) if s.view else stands[f"out.{s.output}"] for s in self.lowered.stores}
+        sinks = {}
+        for sink in self.lowered.sinks:
+            shape, strides, _ = self._place(sink)
+            sinks[sink.name] = Shape(shape, strides, torch.float32, device)
+        return self._plan((), stands["a"], stands["b"], stores, {**operands, **sinks})
+
+    def _stand(self, name: str, shape: tuple[int, ...], device: Any) -> Shape:
+        specs = dict(self.problem.tensors)
+        if name not in specs:  # row and column numbers
+            return Shape(shape, (1,), torch.int32, device)
+        spec = specs[name]
+        if len(shape) == 1:
+            return Shape(shape, (1,), getattr(torch, spec.dtype), device)
+        rows, columns = shape
+        strides = (1, _padded(rows)) if spec.layout == "col" else (_padded(columns), 1)
+        return Shape(shape, strides, getattr(torch, spec.dtype), device)
+
+    def _plan(self, form: Any, a: Any, b: Any, stores: Mapping[str, Any], others: Mapping[str, Any]) -> Any:
+        with _LOCK:
+            if form not in self._plans:
+                try:
+                    mod = modified(self.lowered)
+                    self._plans[form] = mod.plan(a, b, out=dict(stores), config=self.config, **others)
+                except Exception as error:
+                    raise compile_error(self.program.name, error) from error
+            return self._plans[form]
+
+    # running ------------------------------------------------------------------------------------------------------------
+    def run(self, tensors: Mapping[str, Any]) -> None:
+        """Launch on the tensors' device and its current stream; nothing waits."""
+        device = tensors["a"].device
+        if device.type != "cuda":
+            raise Unsupported("cutedsl runs on a GPU", got=str(device))
+        if torch.cuda.current_device() == device.index:
+            self._launch(tensors, device)
+        else:
+            with torch.cuda.device(device):
+                self._launch(tensors, device)
+
+    def _launch(self, tensors: Mapping[str, Any], device: Any) -> None:
+        others = {name: get(tensors) for name, get in self._read}
+        stores = {}
+        for store in self.lowered.stores:
+            out = tensors[f"out.{store.output}"]
+            stores[store.name] = out.view(torch.float32) if store.view else out
+        partials = torch.empty(self.workspace, dtype=torch.float32, device=device) if self.workspace else None
+        for sink in self.lowered.sinks:
+            shape, strides, start = self._place(sink)
+            assert partials is not None
+            others[sink.name] = partials.as_strided(shape, strides, start)
+        form = tuple(name for name in self._scalars if isinstance(others[name], torch.Tensor))
+        plan = self._plans.get(form)
+        if plan is None:
+            plan = self._plan(form, tensors["a"], tensors["b"], stores, others)
+        plan.run(tensors["a"], tensors["b"], out=stores, scratch={}, **others)
+        if self.finisher is not None:
+            self.finisher.run(tensors, tensors["a"] if partials is None else partials)
+
+    @functools.cached_property
+    def _starts(self) -> dict[str, int]:
+        """Where the partials of each statistic begin."""
+        found, p = {}, self.problem
+        planes = dict(self.anatomy.sliced())
+        first_selection = self.anatomy.row_planes * self.slots * p.m
+        first_column = first_selection + len(self.anatomy.selections) * p.m
+        for sink in self.lowered.sinks:
+            s = sink.statistic
+            if s.fold == "select":
+                found[sink.name] = first_selection + self.anatomy.selections.index(s) * p.m
+            elif s.axis == "row":
+                found[sink.name] = planes[s] * self.slots * p.m
+            else:
+                found[sink.name] = first_column + self.tiles_m * int(self.anatomy.col_start(s) * p.n)
+        return found
+
+    def _place(self, sink: Sink) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+        """Shape, strides and first element of a statistic's partials."""
+        p, s = self.problem, sink.statistic
+        start = self._starts[sink.name]
+        if s.fold == "select":
+            return (p.m,), (1,), start
+        if s.axis == "row":
+            return (p.m, self.slots), (1, p.m), start
+        return (self.tiles_m, p.n), (p.n, 1), start
+
+    def _getter(self, port: Port) -> Callable[[Mapping[str, Any]], Any]:
+        name = port.operand
+        if port.how == "count":
+            size = self.problem.m if name == "rows" else self.problem.n
+            return lambda tensors: size
+        if port.how == "scalar":
+            return functools.partial(_scalar, name, port.is_int)
+        if name in ("row_index", "column_index"):
+            return functools.partial(self._numbers, self.problem.m if name == "row_index" else self.problem.n)
+        if port.view:
+            return lambda tensors: tensors[name].view(torch.float32)
+        return lambda tensors: tensors[name]
+
+    def _numbers(self, count: int, tensors: Mapping[str, Any]) -> Any:
+        """0 … count - 1 on the tensors' device, made once."""
+        device = tensors["a"].device
+        if (device, count) not in self._places:
+            self._places[device, count] = torch.arange(count, dtype=torch.int32, device=device).view(torch.float32)
+        return self._places[device, count]
+
+
+def _padded(count: int) -> int:
+    """A stride in elements that keeps every line aligned."""
+    return -(-count // 16) * 16
+
+
+def _viewed_shape(x: Shape) -> Shape:
+    """As `tensor.view(torch.float32)`."""
+    ratio = torch.float32.itemsize // x.dtype.itemsize
+    strides = tuple(s if s == 1 else s // ratio for s in x.strides)
+    return Shape((*x.shape[:-1], x.shape[-1] // ratio), strides, torch.float32, x.device)
+
+
+def _scalar(name: str, is_int: bool, tensors: Mapping[str, Any]) -> Any:
+    """A number, or a 0-d tensor of the dtype that is read on the device."""
+    value = tensors[name]
+    if isinstance(value, torch.Tensor):
+        if value.device.type == "cpu":
+            value = value.item()
+        elif not is_int:
+            return value.float()
+        elif value.dtype is torch.int32:
+            return value
+        else:
+            raise DTypeUnsupported(f"{name}: an int scalar on the device", got=str(value.dtype), expected="torch.int32")
+    if is_int and not -(2**31) <= value < 2**31:
+        raise Unsupported(f"{name}: integers are computed in 32 bits here", got=value)
+    return value
+
+
+def too_few_stages(name: str, found: int) -> BadSchedule:
+    """The error for a tile that leaves no room to load ahead."""
+    return BadSchedule(
+        f"{name}: this tile leaves room for {found} stages of A and B",
+        expected=f"at least {MIN_STAGES}",
+        hint="a smaller tile, for example 128×128 with pingpong",
+    )
+
+
+def compile_error(name: str, error: Exception) -> Exception:
+    """What quack or the compiler raised, as one of ours."""
+    text = f"{type(error).__name__}: {error}"
+    if "strictly positive, but got 0" in text:
+        return too_few_stages(name, 0)
+    return CompileError(f"{name}: quack's front end or the compiler refused the generated code", got=text[-2000:])
