@@ -28,7 +28,7 @@ SCHEMA = "coda-agent/verdict/1"
 class Status(enum.StrEnum):
     """What a gate says. The first group is good, `NOT_RUN` is neither good nor bad, every other word refuses."""
 
-    PASS = "PASS"
+    PASS = "PASS"  # noqa: S105 - a verdict, not a password
     NO_DIFFERENCE = "NO_DIFFERENCE"
     """Of `bench`: right, and as fast as the best peer within the noise."""
     SLOWER = "SLOWER"
@@ -129,7 +129,9 @@ class Environment(Record):
                 packages[name] = metadata.version(name)
             except metadata.PackageNotFoundError:
                 continue
-        return cls(python=platform.python_version(), platform=platform.platform(), packages=packages, gpu=gpu, arch=arch)
+        return cls(
+            python=platform.python_version(), platform=platform.platform(), packages=packages, gpu=gpu, arch=arch
+        )
 
 
 class Verdict(Record):
@@ -229,7 +231,8 @@ def overall(gates: tuple[GateRecord, ...]) -> Status:
     for gate in gates:
         if gate.status.refuses:
             return gate.status
-    if any(g.status is Status.NOT_RUN for g in gates if g.name in REQUIRED):
+    words = {g.name: g.status for g in gates}
+    if any(words.get(name, Status.NOT_RUN) is Status.NOT_RUN for name in REQUIRED):  # type: ignore[call-overload]
         return Status.NOT_RUN
-    bench = gates[GATES.index("bench")].status
+    bench = words.get("bench", Status.NOT_RUN)
     return Status.PASS if bench is Status.NOT_RUN else bench

@@ -123,18 +123,22 @@ def _case(subject: Subject, case: Case, found: Findings) -> None:
         values = subject.reference(inputs)
     except (CodaError, RuntimeError) as error:
         what = getattr(error, "what", None) or f"{type(error).__name__}: {error}"
-        found.fail(Status.RUNTIME_ERROR, f"the kernel does not run at {case.where} sizes: {what}", pattern="error", **labels)
+        found.fail(
+            Status.RUNTIME_ERROR, f"the kernel does not run at {case.where} sizes: {what}", pattern="error", **labels
+        )
         return
     for name, comparison in compare(values, right).items():
         if comparison.why != "shape":
             size = comparison.max_allowed / 1e-9 if comparison.max_allowed else 0.0
-            error = comparison.max_error / size if size else comparison.max_error
-            found.worst[name] = max(found.worst.get(name, 0.0), error if math.isfinite(error) else 1e308)
+            off = comparison.max_error / size if size else comparison.max_error
+            found.worst[name] = max(found.worst.get(name, 0.0), off if math.isfinite(off) else 1e308)
         if comparison.ok:
             continue
         status = {"shape": Status.WRONG_SHAPE, "nonfinite": Status.NONFINITE}.get(comparison.why, Status.WRONG_VALUES)
         seen = describe(values[name], right[name], inputs=inputs, outputs=right, dims=case.dims, name=name)
-        found.fail(status, f"output {name!r} differs from the reference: {seen.text}", output=name, **seen.to_dict(), **labels)
+        found.fail(
+            status, f"output {name!r} differs from the reference: {seen.text}", output=name, **seen.to_dict(), **labels
+        )
 
 
 # calculus -------------------------------------------------------------------------------------------------------------
@@ -148,7 +152,9 @@ def _calculus(subject: Subject, gradient: Gradient, dims: Dims, seed: int, found
     _differences(subject, gradient, gradient.consistent(dict(first)), draws.subseed(seed, 3), found)
 
 
-def _linearity(subject: Subject, gradient: Gradient, inputs: dict[str, Any], other: torch.Tensor, found: Findings) -> None:
+def _linearity(
+    subject: Subject, gradient: Gradient, inputs: dict[str, Any], other: torch.Tensor, found: Findings
+) -> None:
     """f(u + 3v) = f(u) + 3·f(v) for outputs named linear, statistics of the upstream recomputed for each."""
     u = inputs[gradient.upstream]
 
@@ -183,7 +189,9 @@ def _differences(subject: Subject, gradient: Gradient, inputs: dict[str, Any], s
         found.checks[key] = max(found.checks.get(key, 0.0), off)
         if off > DIFFERENCE:
             text = f"not the derivative of the forward function with respect to {wrt}"
-            found.fail(Status.WRONG_VALUES, f"output {name!r} is {text}", output=name, pattern="not a gradient", text=text)
+            found.fail(
+                Status.WRONG_VALUES, f"output {name!r} is {text}", output=name, pattern="not a gradient", text=text
+            )
 
 
 def _relative(difference: torch.Tensor, size: torch.Tensor) -> float:

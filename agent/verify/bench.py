@@ -103,7 +103,7 @@ def race(
     gemm = race.flops / timings.summary("cublas").median if race.ceiling and race.flops else None
     floor = Floor.of_numbers(race.flops if gemm else 0, race.traffic, Rates(gemm or 1.0, race.bandwidth))
     doubt = suspicion(timings.summary(best).median, floor, gpu=race.gpu, best_peer=fastest)
-    authors = {n: race.author for n in race.kernels} | {
+    authors = dict.fromkeys(race.kernels, race.author) | {
         n: peers.PEERS[n].author if n in peers.PEERS else "human" for n in (*race.others, "cublas")
     }
     record = BenchRecord(
@@ -122,7 +122,14 @@ def race(
         suspicion=doubt,
         absent=dict(race.absent),
         environment={"gpu": race.gpu},
-        protocol={"rounds": rounds, "seed": seed, "input_sets": len(sets), "audited": len(chosen), "cache": "cold", "backlog": True},
+        protocol={
+            "rounds": rounds,
+            "seed": seed,
+            "input_sets": len(sets),
+            "audited": len(chosen),
+            "cache": "cold",
+            "backlog": True,
+        },
     )
     if doubt:
         return Status.SUSPECT, doubt, record
@@ -168,7 +175,12 @@ def gate(run: Judgement) -> GateRecord:
         health = gpu_health(run.limits.health_s)
         if health.state != "healthy":
             evidence = {**record.evidence, "health": health.model_dump()}
-            return GateRecord(name="bench", status=record.status, reason=f"{record.reason}; then the GPU: {health.reason}", evidence=evidence)
+            return GateRecord(
+                name="bench",
+                status=record.status,
+                reason=f"{record.reason}; then the GPU: {health.reason}",
+                evidence=evidence,
+            )
     return record
 
 
@@ -197,7 +209,11 @@ def work(payload: dict[str, Any]) -> dict[str, Any]:
             break
     status = together(words)
     told = next((s for s in said if s["status"] == str(status)), said[0])
-    return {"status": str(status), "reason": "" if status is Status.PASS else told["reason"], "evidence": {"shapes": said}}
+    return {
+        "status": str(status),
+        "reason": "" if status is Status.PASS else told["reason"],
+        "evidence": {"shapes": said},
+    }
 
 
 def _plain(record: BenchRecord) -> dict[str, Any]:
@@ -271,7 +287,9 @@ def _kernels(
         return torch.empty(shape, dtype=dtype, device=device)
 
     for name in payload["backends"] or [n for n in registry.MODULES if n != "reference"]:
-        choices = {name: None} | ({f"{name} (author's schedule)": schedule} if schedule and schedule.backend == name else {})
+        choices = {name: None} | (
+            {f"{name} (author's schedule)": schedule} if schedule and schedule.backend == name else {}
+        )
         for label, chosen in choices.items():
             try:
                 backend = registry.get(name)
@@ -306,7 +324,7 @@ def _peers(
             for _ in range(2):
                 variant(inputs)
             torch.cuda.synchronize()
-        except Exception as error:  # noqa: BLE001 - a peer that fails is a fact about the peer
+        except Exception as error:
             absent[name] = f"failed: {type(error).__name__}: {str(error)[:300]}"
             continue
         if entry.peer.competes:
@@ -327,7 +345,12 @@ def _checker(task: Task, dims: Dims, sets: Sequence[Mapping[str, Any]], seed: in
         right, trusted, noise = known[at]
         for o in task.outputs:
             found = within(
-                out[o.name].cpu(), trusted[o.name], right[o.name], working=DTYPE, noise=noise[o.name], length=max(dims.values())
+                out[o.name].cpu(),
+                trusted[o.name],
+                right[o.name],
+                working=DTYPE,
+                noise=noise[o.name],
+                length=max(dims.values()),
             )
             if not found.ok:
                 return f"output {o.name!r} ({found.why}, {found.bad_blocks} of {found.blocks} blocks)"

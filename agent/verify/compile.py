@@ -43,7 +43,11 @@ def gate(run: Judgement) -> GateRecord:
         payload = run.payload("compile", backend=name, arch=run.options.arch)
         env = {"TRITON_INTERPRET": None}  # the interpreter and compiling exclude each other
         outcome = run.call(
-            "agent.verify.compile:work", payload, timeout_s=run.limits.compile_s, env=env, memory_mb=run.limits.memory_mb
+            "agent.verify.compile:work",
+            payload,
+            timeout_s=run.limits.compile_s,
+            env=env,
+            memory_mb=run.limits.memory_mb,
         )
         said[name] = from_worker("compile", outcome)
     return _together(said, run.options.arch)
@@ -70,7 +74,9 @@ def _together(said: Mapping[str, GateRecord], arch: str) -> GateRecord:
         return GateRecord(name="compile", status=Status.PASS, evidence=evidence)
     failed = next((r for r in ran if r.status.refuses), ran[0])
     status = failed.status if failed.status.refuses else Status.COMPILE_ERROR
-    return GateRecord(name="compile", status=status, reason=failed.reason or "no backend compiles every program", evidence=evidence)
+    return GateRecord(
+        name="compile", status=status, reason=failed.reason or "no backend compiles every program", evidence=evidence
+    )
 
 
 def example_inputs(task: Task, dims: Dims, dtype: str) -> dict[str, Any]:
@@ -107,13 +113,21 @@ def work(payload: dict[str, Any]) -> dict[str, Any]:
     built: list[dict[str, Any]] = []
     for where, dims in shapes(task).items():
         for part, problem in problems(subject, example_inputs(task, dims, DTYPE), payload["arch"]):
-            mine = schedule if schedule is not None and schedule.backend == backend.name and part.kind == "epilogue" else None
+            mine = (
+                schedule
+                if schedule is not None and schedule.backend == backend.name and part.kind == "epilogue"
+                else None
+            )
             built.append({"shape": where, **_build(backend, part, problem, mine, payload["arch"])})
     programs = {b["program"]: all(x["status"] == "PASS" for x in built if x["program"] == b["program"]) for b in built}
     bad = next((b for b in built if b["status"] != "PASS"), None)
     evidence = {"built": built, "programs": programs}
     if bad is not None:
-        return {"status": bad["status"], "reason": f"{backend.name}, {bad['shape']} sizes: {bad['reason']}", "evidence": evidence}
+        return {
+            "status": bad["status"],
+            "reason": f"{backend.name}, {bad['shape']} sizes: {bad['reason']}",
+            "evidence": evidence,
+        }
     return {"status": "PASS", "reason": "", "evidence": evidence}
 
 
@@ -133,4 +147,11 @@ def _build(
     resources = {"registers": artifact.registers, "spills": artifact.spills, "shared_memory": artifact.shared_memory}
     size = len(artifact.cubin) if artifact.cubin is not None else None
     seconds = round(time.monotonic() - started, 3)
-    return {**about, "status": "PASS", **resources, "cubin_bytes": size, "schedule": chosen.to_dict(), "seconds": seconds}
+    return {
+        **about,
+        "status": "PASS",
+        **resources,
+        "cubin_bytes": size,
+        "schedule": chosen.to_dict(),
+        "seconds": seconds,
+    }

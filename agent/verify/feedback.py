@@ -123,7 +123,10 @@ def _speed_of(record: Mapping[str, Any]) -> str:
     mine = next(m for m in record["measured"] if m["name"] == record["kernel"])
     sizes = " ".join(f"{k}={v}" for k, v in record["dims"].items())
     floor = record["floor"]
-    peers = ", ".join(f"{c['word']} than {c['peer']} ({c['ratio']:.3f}×)".replace("no difference than", "as fast as") for c in record["compared"])
+    peers = ", ".join(
+        f"{c['word']} than {c['peer']} ({c['ratio']:.3f}×)".replace("no difference than", "as fast as")
+        for c in record["compared"]
+    )
     return f"{sizes}: {mine['median'] * 1e6:.1f} µs, floor {floor['seconds'] * 1e6:.1f} µs ({floor['bound']}); {peers or 'no peer'}"
 
 
@@ -146,7 +149,9 @@ def _line(output: str, seen: Sequence[Mapping[str, Any]]) -> str:
     best = counted.most_common(1)[0][0] if counted else None
     first = next((f for f in seen if f.get("pattern") == best), seen[0])
     text = str(first.get("text") or first.get("pattern") or first.get("status"))
-    magnitude = f", error {first['magnitude']} of its size" if str(first.get("magnitude", "")).startswith("about") else ""
+    magnitude = (
+        f", error {first['magnitude']} of its size" if str(first.get("magnitude", "")).startswith("about") else ""
+    )
     return f"output {output!r}: {text}{magnitude}{_when(seen)}"
 
 

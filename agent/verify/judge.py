@@ -97,7 +97,12 @@ class Run:
     def payload(self, gate: str, **more: Any) -> dict[str, Any]:
         """What every worker gets."""
         schedule = self.schedule.to_dict() if self.schedule else None
-        common = {"program": self.program_json, "task": task_ref(self.task), "seed": self.seeds[gate], "schedule": schedule}
+        common = {
+            "program": self.program_json,
+            "task": task_ref(self.task),
+            "seed": self.seeds[gate],
+            "schedule": schedule,
+        }
         return {**common, **more}
 
 
@@ -140,7 +145,14 @@ def _gates() -> dict[GateName, Gate]:
     from .compile import gate as compile_
     from .numerics import gate as numerics
 
-    return {"static": _static, "trace": _trace, "algebra": _algebra, "compile": compile_, "numerics": numerics, "bench": bench}
+    return {
+        "static": _static,
+        "trace": _trace,
+        "algebra": _algebra,
+        "compile": compile_,
+        "numerics": numerics,
+        "bench": bench,
+    }
 
 
 def _timed(name: GateName, gate: Gate, run: Run) -> GateRecord:
@@ -149,7 +161,7 @@ def _timed(name: GateName, gate: Gate, run: Run) -> GateRecord:
     started = time.monotonic()
     try:
         record = gate(run)
-    except Exception as error:  # noqa: BLE001 - a bug of the judge is never a candidate's failure, nor its pass
+    except Exception as error:
         message = f"the judge failed: {type(error).__name__}: {error}"[:1000]
         record = GateRecord(name=name, status=Status.INFRA_ERROR, reason=message, evidence={"error": message})
     if record.status is Status.NOT_RUN:
@@ -197,7 +209,11 @@ def _static(run: Run) -> GateRecord:
 
 def operand_dtypes(task: Task) -> dict[str, str]:
     """ "int" or "float" of every tensor that a kernel names as a parameter."""
-    return {i.name: "int" if i.dtype == "int64" else "float" for i in task.inputs if i.role not in ("a", "b") and i.default is None}
+    return {
+        i.name: "int" if i.dtype == "int64" else "float"
+        for i in task.inputs
+        if i.role not in ("a", "b") and i.default is None
+    }
 
 
 def _trace(run: Run) -> GateRecord:
@@ -205,20 +221,24 @@ def _trace(run: Run) -> GateRecord:
     limits = tracer.TraceLimits(wall_s=run.limits.trace_s)
     outcome = tracer.trace(run.source, operand_dtypes=operand_dtypes(run.task), limits=limits)
     ending = outcome.evidence.ending
-    used = {"seconds": ending.seconds, "cpu_s": ending.cpu_s, "max_rss_mb": ending.max_rss_mb, "leftovers": ending.leftovers}
+    used = {
+        "seconds": ending.seconds,
+        "cpu_s": ending.cpu_s,
+        "max_rss_mb": ending.max_rss_mb,
+        "leftovers": ending.leftovers,
+    }
     evidence: dict[str, JsonValue] = {"process": used, "layers": list(outcome.evidence.layers)}  # type: ignore[dict-item]
     if not outcome.ok or outcome.program_json is None:
         error = outcome.error
         assert error is not None
         where = f"line {error.line}: " if error.line else ""
         hint = f" Hint: {error.hint}" if error.hint else ""
-        record = GateRecord(
+        return GateRecord(
             name="trace",
             status=Status(outcome.status),
             reason=f"{where}{error.message}{hint}",
             evidence={**evidence, "error": error.model_dump()},
         )
-        return record
     subject = Subject.read(outcome.program_json, run.task)
     wrong = interface(subject)
     evidence |= {"program_digest": subject.program.digest, "kind": subject.kind, "gemms": subject.gemms}
@@ -261,7 +281,9 @@ def from_worker(name: GateName, outcome: WorkerOutcome) -> GateRecord:
         status = Status(result["status"])
         if status is Status.NOT_RUN:
             return GateRecord.not_run(name, result["reason"])
-        return GateRecord(name=name, status=status, reason=result["reason"], evidence={**result["evidence"], "process": used})
+        return GateRecord(
+            name=name, status=status, reason=result["reason"], evidence={**result["evidence"], "process": used}
+        )
     error = outcome.error
     assert error is not None
     evidence: dict[str, JsonValue] = {"process": used, "error": {"code": error.code, "message": error.message[:2000]}}

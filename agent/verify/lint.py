@@ -138,7 +138,14 @@ def _tail(axis: int) -> Callable[[torch.Tensor], torch.Tensor | None]:
 
 def _pass_through(name: str, scene: Scene) -> torch.Tensor | None:
     x = scene.right[name]
-    return next((v for v in scene.inputs.values() if isinstance(v, torch.Tensor) and v.shape == x.shape and v.is_floating_point()), None)
+    return next(
+        (
+            v
+            for v in scene.inputs.values()
+            if isinstance(v, torch.Tensor) and v.shape == x.shape and v.is_floating_point()
+        ),
+        None,
+    )
 
 
 def _half_copied(name: str, scene: Scene) -> torch.Tensor | None:
@@ -265,7 +272,9 @@ def _scenes(task: Task, seed: int) -> list[Scene]:
             if at < len(visible):
                 raise
             continue
-        other = reference(task, draws.draw(task, dims, seed=draws.subseed(seed, at, "other"), distribution=distribution))
+        other = reference(
+            task, draws.draw(task, dims, seed=draws.subseed(seed, at, "other"), distribution=distribution)
+        )
         scenes.append(Scene(dims, inputs, right, other))
     return scenes
 
@@ -283,16 +292,20 @@ def _shape_problems(task: Task) -> list[str]:
         try:
             inputs = draws.draw(task, dims, seed=1)
             right = task.reference(**inputs)
-        except Exception as error:  # noqa: BLE001 - whatever a task file does wrong is its problem
+        except Exception as error:
             problems.append(f"the reference fails: {type(error).__name__}: {str(error)[:200]}")
             break
         for o in task.outputs:
             if o.name not in right:
                 problems.append(f"the reference returns no {o.name!r}")
             elif tuple(right[o.name].shape) != lengths(o.shape, dims):
-                problems.append(f"the reference's {o.name!r} is {tuple(right[o.name].shape)}, not ({', '.join(o.shape)})")
+                problems.append(
+                    f"the reference's {o.name!r} is {tuple(right[o.name].shape)}, not ({', '.join(o.shape)})"
+                )
             elif right[o.name].dtype is not torch.float64:
-                problems.append(f"the reference's {o.name!r} is {right[o.name].dtype} for fp64 inputs: it rounds in between")
+                problems.append(
+                    f"the reference's {o.name!r} is {right[o.name].dtype} for fp64 inputs: it rounds in between"
+                )
     return list(dict.fromkeys(problems))
 
 
@@ -312,7 +325,7 @@ def _baseline_problems(task: Task, scene: Scene) -> list[str]:
     right = reference(task, rounded)
     try:
         trusted = task.baseline(**rounded)
-    except Exception as error:  # noqa: BLE001 - as above
+    except Exception as error:
         return [f"the baseline fails in {WORKING}: {type(error).__name__}: {str(error)[:200]}"]
     problems = []
     for o in task.outputs:
@@ -324,7 +337,9 @@ def _baseline_problems(task: Task, scene: Scene) -> list[str]:
         elif right[o.name].numel() >= 64:  # a statistic of a few elements may cancel to anything in bf16
             off = float((trusted[o.name].double() - right[o.name]).norm() / right[o.name].norm().clamp_min(1e-300))
             if off > FAR:
-                problems.append(f"the baseline's {o.name!r} is not what the reference computes (off by {off:.2g} of its size)")
+                problems.append(
+                    f"the baseline's {o.name!r} is not what the reference computes (off by {off:.2g} of its size)"
+                )
     return problems
 
 
@@ -340,7 +355,9 @@ def _ignored_inputs(task: Task, scenes: list[Scene], seed: int) -> list[str]:
             for name, x in changed.items():
                 if not exact(x, scene.right[name], rtol=1e-12).ok:
                     matter[i.name] = moved[name] = True
-    problems = [f"no output depends on input {n!r}: a kernel that ignores it passes" for n, ok in matter.items() if not ok]
+    problems = [
+        f"no output depends on input {n!r}: a kernel that ignores it passes" for n, ok in matter.items() if not ok
+    ]
     return problems + [f"output {n!r} depends on no input: a constant passes" for n, ok in moved.items() if not ok]
 
 
@@ -393,12 +410,19 @@ def lint_in_worker(task: Task, *, timeout_s: float = 120.0) -> LintReport:
     """The same in a process of its own, for task files that a person has not read yet."""
     from .subject import task_ref
 
-    outcome = run_worker("agent.verify.lint:work", {"task": task_ref(task), "seed": draws.run_seed()}, timeout_s=timeout_s)
+    outcome = run_worker(
+        "agent.verify.lint:work", {"task": task_ref(task), "seed": draws.run_seed()}, timeout_s=timeout_s
+    )
     if outcome.result is not None:
         return LintReport.model_validate(outcome.result)
     message = outcome.error.message if outcome.error else str(outcome.status)
     return LintReport(
-        task=task.id, task_digest=task.digest, status=Status.INVALID_SPEC, tried=0, killed=0, problems=(f"the lint failed: {message[:300]}",)
+        task=task.id,
+        task_digest=task.digest,
+        status=Status.INVALID_SPEC,
+        tried=0,
+        killed=0,
+        problems=(f"the lint failed: {message[:300]}",),
     )
 
 

@@ -106,7 +106,11 @@ def cases(task: Task, seed: int, *, device: str) -> Iterator[Case]:
     spare = [(where, dims) for where, dims in hidden(task, rng) if _size(dims) <= cut]
     if device == "cpu":
         small = small[:3]
-    large = [("benchmark-like", bounded_to(s.dims, rules, DEVICE_MAX)) for s in task.shapes_of("benchmark")[:1] if device == "cuda"]
+    large = [
+        ("benchmark-like", bounded_to(s.dims, rules, DEVICE_MAX))
+        for s in task.shapes_of("benchmark")[:1]
+        if device == "cuda"
+    ]
     for dtype in ("bfloat16", "float16") if device == "cuda" else ("float32", "float16"):
         for at, (where, dims) in enumerate((*small, *spare, *large)):
             every = task.distributions if at == 0 else ("normal",)
@@ -150,7 +154,9 @@ def check(task: Task, run: Run, todo: Iterator[Case], *, device: str, seconds: f
         if time.monotonic() - started > seconds:
             report.fail(Status.TIMEOUT, f"the cases did not end within {seconds:g} s", case)
             break
-        fresh = draws.draw(task, case.dims, seed=case.seed, distribution=case.distribution, dtype=case.dtype, device=device)
+        fresh = draws.draw(
+            task, case.dims, seed=case.seed, distribution=case.distribution, dtype=case.dtype, device=device
+        )
         if case.strided:
             inputs = {n: _strided(x) for n, x in fresh.items()}
         else:
@@ -190,21 +196,30 @@ def _case(task: Task, run: Run, case: Case, inputs: dict[str, Any], report: Repo
     first, second = Buffers(), Buffers(fill=FILL)
     try:
         one = run(inputs, first)
-        two = run({n: x.clone() if isinstance(x, torch.Tensor) and not case.strided else x for n, x in inputs.items()}, second)
+        two = run(
+            {n: x.clone() if isinstance(x, torch.Tensor) and not case.strided else x for n, x in inputs.items()}, second
+        )
         if inputs_device(inputs) == "cuda":
             torch.cuda.synchronize()
     except (BackendUnavailable, Unsupported):
         raise
     except (CodaError, RuntimeError, ValueError, TypeError) as error:
         what = getattr(error, "what", None) or f"{type(error).__name__}: {error}"
-        report.fail(Status.RUNTIME_ERROR, f"the kernel does not run at {case.where} sizes in {case.dtype}: {what}"[:1000], case)
+        report.fail(
+            Status.RUNTIME_ERROR, f"the kernel does not run at {case.where} sizes in {case.dtype}: {what}"[:1000], case
+        )
         return
     changed = [n for n, x in inputs.items() if n in before and not torch.equal(as_bytes(x), before[n])]
     if changed:
         report.fail(Status.INPUT_MUTATED, f"the kernel wrote into its input {', '.join(changed)}", case, inputs=changed)
         return
     if not (first.intact() and second.intact()):
-        report.fail(Status.TAMPERED, "the kernel wrote outside its outputs: a store is not masked", case, pattern="out of bounds")
+        report.fail(
+            Status.TAMPERED,
+            "the kernel wrote outside its outputs: a store is not masked",
+            case,
+            pattern="out of bounds",
+        )
         return
     if _metadata(task, case, one, report):
         _values(task, case, inputs, one, two, report)
@@ -255,12 +270,27 @@ def _values(
         x, y = one[o.name], two[o.name]
         unwritten = torch.isnan(x) & (y == torch.full_like(y, FILL))
         if bool(unwritten.any()):
-            report.fail(Status.WRONG_VALUES, f"output {o.name!r} is not written completely", case, output=o.name, pattern="not written")
+            report.fail(
+                Status.WRONG_VALUES,
+                f"output {o.name!r} is not written completely",
+                case,
+                output=o.name,
+                pattern="not written",
+            )
             return
         try:
-            found = within(x, trusted[o.name], right[o.name], working=case.dtype, noise=noise[o.name], length=max(case.dims.values()))
+            found = within(
+                x,
+                trusted[o.name],
+                right[o.name],
+                working=case.dtype,
+                noise=noise[o.name],
+                length=max(case.dims.values()),
+            )
         except ValueError as error:
-            report.fail(Status.INVALID_SPEC, f"baseline and reference of {task.id} disagree: {error}", case, output=o.name)
+            report.fail(
+                Status.INVALID_SPEC, f"baseline and reference of {task.id} disagree: {error}", case, output=o.name
+            )
             return
         report.record(o.name, case, found)
         if not found.ok:
@@ -272,19 +302,29 @@ def _values(
 
 
 def _wrong(
-    name: str, x: torch.Tensor, right: Mapping[str, torch.Tensor], inputs: Mapping[str, Any], case: Case, found: Comparison, report: Report
+    name: str,
+    x: torch.Tensor,
+    right: Mapping[str, torch.Tensor],
+    inputs: Mapping[str, Any],
+    case: Case,
+    found: Comparison,
+    report: Report,
 ) -> None:
     words = {"nonfinite": Status.NONFINITE, "shape": Status.WRONG_SHAPE, "dtype": Status.WRONG_DTYPE}
     wide = draws.upcast(inputs)
     if found.why == "dtype":
-        report.fail(Status.INVALID_SPEC, f"the baseline's {name!r} has another dtype than the task says", case, output=name)
+        report.fail(
+            Status.INVALID_SPEC, f"the baseline's {name!r} has another dtype than the task says", case, output=name
+        )
         return
     tolerance = 2.0 ** (3 - PRECISION[case.dtype])
     seen = describe(x, right[name], inputs=wide, outputs=right, dims=case.dims, name=name, tolerance=tolerance)
     ratio = f", {found.ratio:.2g} times what is allowed" if found.why == "values" else ""
     text = f"output {name!r} in {case.dtype} is too far from the reference{ratio}: {seen.text}"
     numbers = found.to_dict()
-    report.fail(words.get(found.why, Status.WRONG_VALUES), text, case, output=name, comparison=numbers, **seen.to_dict())
+    report.fail(
+        words.get(found.why, Status.WRONG_VALUES), text, case, output=name, comparison=numbers, **seen.to_dict()
+    )
 
 
 # gate and worker --------------------------------------------------------------------------------------------------------
@@ -297,11 +337,16 @@ def gate(run: Judgement) -> GateRecord:
     health = gpu_health(run.limits.health_s) if run.options.device else None
     if health is not None and health.state == "unusable":
         return GateRecord(
-            name="numerics", status=Status.INFRA_ERROR, reason=f"the GPU cannot be used: {health.reason}", evidence=health.model_dump()
+            name="numerics",
+            status=Status.INFRA_ERROR,
+            reason=f"the GPU cannot be used: {health.reason}",
+            evidence=health.model_dump(),
         )
     device = "cuda" if health is not None and health.state == "healthy" else "cpu"
     run.gpu = health.device if health is not None and device == "cuda" else None
-    payload = run.payload("numerics", device=device, backends=list(run.options.backends), seconds=run.limits.numerics_s * 0.85)
+    payload = run.payload(
+        "numerics", device=device, backends=list(run.options.backends), seconds=run.limits.numerics_s * 0.85
+    )
     outcome = run.call(
         "agent.verify.numerics:work",
         payload,
@@ -332,17 +377,29 @@ def work(payload: dict[str, Any]) -> dict[str, Any]:
     ran = {n: t for n, t in tried.items() if t["status"] != "NOT_RUN"}
     if not ran:
         reasons = "; ".join(f"{n}: {t['reason']}" for n, t in tried.items())
-        return {"status": "NOT_RUN", "reason": f"no fused backend can run here: {reasons or 'none exists'}", "evidence": {}}
+        return {
+            "status": "NOT_RUN",
+            "reason": f"no fused backend can run here: {reasons or 'none exists'}",
+            "evidence": {},
+        }
     worst = next((t for t in ran.values() if t["status"] != "PASS"), None)
     evidence = {"device": "interpreter" if device == "cpu" else torch.cuda.get_device_name(), "backends": tried}
-    return {"status": worst["status"] if worst else "PASS", "reason": worst["reason"] if worst else "", "evidence": evidence}
+    return {
+        "status": worst["status"] if worst else "PASS",
+        "reason": worst["reason"] if worst else "",
+        "evidence": evidence,
+    }
 
 
-def _on_backend(task: Task, subject: Subject, name: str, schedule: Schedule | None, payload: Mapping[str, Any]) -> dict[str, Any]:
+def _on_backend(
+    task: Task, subject: Subject, name: str, schedule: Schedule | None, payload: Mapping[str, Any]
+) -> dict[str, Any]:
     device = payload["device"]
     runner = Runner(subject, registry.get(name), schedule)
     try:
-        report = check(task, runner, cases(task, payload["seed"], device=device), device=device, seconds=payload["seconds"])
+        report = check(
+            task, runner, cases(task, payload["seed"], device=device), device=device, seconds=payload["seconds"]
+        )
     except (Unsupported, BackendUnavailable) as error:
         return {"status": "NOT_RUN", "reason": f"{error.what}: {error.got or error.hint or ''}"[:500]}
     found = {"cases": report.cases, "errors": report.worst, "failures": report.failures[:8]}

@@ -56,7 +56,9 @@ def describe(
     got, right = got.detach().double(), right.detach().double()
     bad = torch.isfinite(got) != torch.isfinite(right)
     if bool(bad.any()):
-        kind = "NaN" if bool(torch.isnan(got).any()) else "infinity" if bool(torch.isinf(got).any()) else "a finite number"
+        kind = (
+            "NaN" if bool(torch.isnan(got).any()) else "infinity" if bool(torch.isinf(got).any()) else "a finite number"
+        )
         text = f"{kind} where the reference has none{_where(bad)}"
         return Pattern("non-finite", text, "", _fraction(bad))
     got, right = got.nan_to_num(0, 0, 0), right.nan_to_num(0, 0, 0)
@@ -98,10 +100,10 @@ def _candidates(
             yield pattern, text
     if right.numel() > 1 and _constant(got - right, right, tolerance):
         yield "constant offset", "off by the same amount everywhere: a term is missing or extra"
-    yield from _vector_factors(got, right, tolerance)
     region = _region(wrong)
     if region:
         yield region
+    yield from _vector_factors(got, right, tolerance)
 
 
 def _close(x: torch.Tensor, y: torch.Tensor, tolerance: float) -> bool:
@@ -135,7 +137,10 @@ def _known_factors(dims: Dims) -> Iterator[tuple[tuple[str, str], float]]:
         for count, spelled in ((size, name), (2 * size, f"2{name}"), (size / 2, f"{name}/2")):
             if count > 1:
                 yield (f"missing 1/{spelled}", f"a factor 1/{spelled} is missing: a sum where a mean is wanted"), count
-                yield (f"extra 1/{spelled}", f"there is one factor 1/{spelled} too many: a mean where a sum is wanted"), 1 / count
+                yield (
+                    (f"extra 1/{spelled}", f"there is one factor 1/{spelled} too many: a mean where a sum is wanted"),
+                    1 / count,
+                )
                 yield (f"missing 1/√{spelled}", f"a factor 1/√{spelled} is missing"), math.sqrt(count)
 
 
@@ -148,7 +153,7 @@ def _halves(x: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _even_odd(x: torch.Tensor) -> list[torch.Tensor]:
-    return [x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)] if x.shape[-1] % 2 == 0 else []
+    return [x.reshape(*x.shape[:-1], -1, 2).flip(-1).flatten(-2)] if x.shape[-1] % 2 == 0 else []
 
 
 def _interleaving(x: torch.Tensor) -> list[torch.Tensor]:
@@ -197,7 +202,10 @@ def _vector_factors(got: torch.Tensor, right: torch.Tensor, tolerance: float) ->
         square = (right * right).sum(axis, keepdim=True)
         factor = (got * right).sum(axis, keepdim=True) / square.clamp_min(1e-300)
         if _close(got, factor * right, tolerance):
-            yield f"factor per {what}", f"each {what} is off by a factor of its own: a vector along that axis is missing or extra"
+            yield (
+                f"factor per {what}",
+                f"each {what} is off by a factor of its own: a vector along that axis is missing or extra",
+            )
             return
 
 
@@ -217,7 +225,12 @@ def _region(wrong: torch.Tensor) -> tuple[str, str] | None:
 def _stretch(hit: torch.Tensor, what: str) -> tuple[str, str] | None:
     length, where = len(hit), hit.nonzero()[:, 0]
     first, last, count = int(where[0]), int(where[-1]), len(where)
-    if 2 * count <= length and bool((where % 2 == where[0] % 2).all()) and count > 2 and last - first == 2 * (count - 1):
+    if (
+        2 * count <= length
+        and bool((where % 2 == where[0] % 2).all())
+        and count > 2
+        and last - first == 2 * (count - 1)
+    ):
         return f"every other of the {what}", f"only {'odd' if first % 2 else 'even'} {what} are wrong"
     for tile in TILES:
         if length > tile and length % tile and first >= length - length % tile:

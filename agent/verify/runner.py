@@ -1,8 +1,8 @@
 """Run a judged program on a backend, with every buffer under the judge's control.
 
-    Runner    (inputs) -> outputs; each program of a plan gets its outputs from the judge's own allocator
-    Buffers   such an allocator: poisoned, guarded, and able to say what was written outside
-    problems  the Problem of every program of a plan at some inputs, on meta tensors: nothing is computed
+Runner    (inputs) -> outputs; each program of a plan gets its outputs from the judge's own allocator
+Buffers   such an allocator: poisoned, guarded, and able to say what was written outside
+problems  the Problem of every program of a plan at some inputs, on meta tensors: nothing is computed
 """
 
 from __future__ import annotations

@@ -33,7 +33,9 @@ class Rules:
     @classmethod
     def of(cls, task: Task) -> Rules:
         """From the small shapes of the task (all of them where it has no small one)."""
-        shapes = [s.dims for s in (*task.shapes_of("smoke"), *task.shapes_of("ragged"))] or [s.dims for s in task.shapes]
+        shapes = [s.dims for s in (*task.shapes_of("smoke"), *task.shapes_of("ragged"))] or [
+            s.dims for s in task.shapes
+        ]
         names = list(shapes[0])
         step = {name: functools.reduce(math.gcd, (s[name] for s in shapes)) or 1 for name in names}
         same: dict[str, str] = {}
@@ -88,7 +90,7 @@ def small_shapes(task: Task) -> list[tuple[str, Dims]]:
 def distinct_dims(task: Task) -> list[Dims]:
     """Two small sets of sizes in which no two dims are equal unless the task always has them equal."""
     rules = Rules.of(task)
-    result = []
+    result: list[Dims] = []
     for factors in ((3, 5, 7, 11, 13, 17), (5, 3, 2, 13, 11, 7)):
         sizes: dict[str, int] = {}
         for name, factor in zip(rules.step, factors, strict=False):

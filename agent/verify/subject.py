@@ -147,11 +147,15 @@ def interface(subject: Subject) -> list[Mismatch]:
 def _gemms(subject: Subject) -> list[Mismatch]:
     task = subject.task
     if subject.gemms > task.gemms:
-        message = f"the kernel runs {subject.gemms} GEMMs; {task.id} allows {task.gemms}: express the rest as an epilogue"
+        message = (
+            f"the kernel runs {subject.gemms} GEMMs; {task.id} allows {task.gemms}: express the rest as an epilogue"
+        )
         return [Mismatch(Status.POLICY, "", message)]
     has_gemm = {i.role for i in task.inputs} >= {"a", "b"}
     if subject.kind == "pointwise" and has_gemm:
-        return [Mismatch(Status.WRONG_SHAPE, "", f"{task.id} has a GEMM: write `@coda.epilogue`, whose `acc` is its result")]
+        return [
+            Mismatch(Status.WRONG_SHAPE, "", f"{task.id} has a GEMM: write `@coda.epilogue`, whose `acc` is its result")
+        ]
     if subject.kind == "epilogue" and not has_gemm:
         a_b = "a plan" if task.gemms else "a pointwise program"
         return [Mismatch(Status.WRONG_SHAPE, "", f"{task.id} passes its inputs by name to {a_b}: decorate accordingly")]
@@ -165,27 +169,44 @@ def _wanted(subject: Subject) -> dict[str, Input]:
 
 def _operands(subject: Subject) -> list[Mismatch]:
     wanted, program = _wanted(subject), subject.program
+    has: dict[str, float | int | None]
     if isinstance(program, Plan):
         has = {name: default for name, _, default in program.inputs}
     else:
         has = {o.name: o.default for o in program.operands}
-    found = []
+    found: list[Mismatch] = []
     for name in wanted.keys() - has.keys():
-        found.append(Mismatch(Status.WRONG_SHAPE, name, f"the kernel has no operand {name!r}: add a parameter {spelling(wanted[name])}"))
+        found.append(
+            Mismatch(
+                Status.WRONG_SHAPE,
+                name,
+                f"the kernel has no operand {name!r}: add a parameter {spelling(wanted[name])}",
+            )
+        )
     for name in has.keys() - wanted.keys():
         names = ", ".join(wanted) or "none"
-        found.append(Mismatch(Status.WRONG_SHAPE, name, f"the task has no operand {name!r}: remove the parameter; operands are {names}"))
+        found.append(
+            Mismatch(
+                Status.WRONG_SHAPE,
+                name,
+                f"the task has no operand {name!r}: remove the parameter; operands are {names}",
+            )
+        )
     for name in wanted.keys() & has.keys():
         if (wanted[name].default is None) != (has[name] is None) or wanted[name].default != has[name]:
             declared = spelling(wanted[name])
-            found.append(Mismatch(Status.WRONG_SHAPE, name, f"operand {name!r} has the default {has[name]!r}: declare {declared}"))
+            found.append(
+                Mismatch(
+                    Status.WRONG_SHAPE, name, f"operand {name!r} has the default {has[name]!r}: declare {declared}"
+                )
+            )
     if isinstance(program, EpilogueProgram) and not found:
         found += _operand_shapes(subject, program, wanted)
     return sorted(found, key=lambda m: m.name)
 
 
 def _operand_shapes(subject: Subject, program: EpilogueProgram, wanted: Mapping[str, Input]) -> list[Mismatch]:
-    found = []
+    found: list[Mismatch] = []
     for dims in distinct_dims(subject.task):
         m, n = gemm_sizes(subject, program, dims)
         for operand in program.operands:
@@ -193,7 +214,9 @@ def _operand_shapes(subject: Subject, program: EpilogueProgram, wanted: Mapping[
             if n is None or any(x.name == operand.name for x in found):
                 continue
             if operand.shape(m, n) != lengths(i.shape, dims):
-                message = f"operand {operand.name!r} is declared as a {operand.kind} of the wrong size: declare {spelling(i)}"
+                message = (
+                    f"operand {operand.name!r} is declared as a {operand.kind} of the wrong size: declare {spelling(i)}"
+                )
                 found.append(Mismatch(Status.WRONG_SHAPE, operand.name, message))
             elif (i.dtype == "int64") != (operand.dtype == "int") and operand.kind is not Kind.TILE:
                 message = f"operand {operand.name!r} holds {i.dtype} values, the kernel uses it as {operand.dtype}"
@@ -232,7 +255,11 @@ def spelling(i: Input) -> str:
 def _outputs(subject: Subject) -> list[Mismatch]:
     task, have = subject.task, subject.output_names
     want = {o.name: o for o in task.outputs}
-    found = [Mismatch(Status.WRONG_SHAPE, name, f"output {name!r} is missing: return it") for name in want if name not in have]
+    found = [
+        Mismatch(Status.WRONG_SHAPE, name, f"output {name!r} is missing: return it")
+        for name in want
+        if name not in have
+    ]
     for name in have:
         if name not in want:
             message = f"the task has no output {name!r}: do not return it; outputs are {', '.join(want)}"
@@ -261,7 +288,11 @@ def _stored_outputs(subject: Subject, dims: Dims, dtype: str) -> list[Mismatch]:
             message = f"output {o.name!r} has {got.ndim} dimensions of the wrong size: its shape is {symbols}"
             found.append(Mismatch(Status.WRONG_SHAPE, o.name, message))
         elif stored != want:
-            fix = "return the tile without a dtype" if o.dtype == "data" else f'store it with store({o.name}, dtype="{o.dtype}")'
+            fix = (
+                "return the tile without a dtype"
+                if o.dtype == "data"
+                else f'store it with store({o.name}, dtype="{o.dtype}")'
+            )
             rule = "the dtype of the inputs" if o.dtype == "data" else o.dtype
             message = f"output {o.name!r} is stored as {stored} where {rule} is wanted: {fix}"
             found.append(Mismatch(Status.WRONG_DTYPE, o.name, message))

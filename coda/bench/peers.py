@@ -115,7 +115,7 @@ def build(name: str, setting: Setting) -> Callable[[Mapping[str, Any]], Outputs]
 
 
 def _eager(setting: Setting) -> Callable[[Mapping[str, Any]], Outputs]:
-    return lambda inputs: setting.baseline(**inputs)  # type: ignore[no-any-return]
+    return lambda inputs: setting.baseline(**inputs)
 
 
 def _compiled(mode: str | None) -> Build:
@@ -123,7 +123,7 @@ def _compiled(mode: str | None) -> Build:
         import torch
 
         compiled = torch.compile(setting.baseline, dynamic=False, fullgraph=True, mode=mode)
-        return lambda inputs: compiled(**inputs)  # type: ignore[no-any-return]
+        return lambda inputs: compiled(**inputs)
 
     return make
 
@@ -137,7 +137,10 @@ def _cublas(setting: Setting) -> Callable[[Mapping[str, Any]], Outputs]:
         return lambda inputs: {"product": inputs[a] @ inputs[b]}
     like = next(x for x in setting.inputs.values() if isinstance(x, torch.Tensor) and x.is_floating_point())
     pairs = [
-        (torch.randn(m, k, device=like.device).to(like.dtype), (torch.randn(k, n, device=like.device) / max(k, 1) ** 0.5).to(like.dtype))
+        (
+            torch.randn(m, k, device=like.device).to(like.dtype),
+            (torch.randn(k, n, device=like.device) / max(k, 1) ** 0.5).to(like.dtype),
+        )
         for m, n, k in setting.gemms
     ]
     return lambda inputs: {f"product{i}": a @ b for i, (a, b) in enumerate(pairs)}

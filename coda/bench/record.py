@@ -1,7 +1,7 @@
 """One benchmark as data: every sample, what was compared, where, and how.
 
-    BenchRecord   frozen; JSON both ways; refuses numbers about speed for outputs that nobody checked
-    environment   GPU, driver and versions of this process
+BenchRecord   frozen; JSON both ways; refuses numbers about speed for outputs that nobody checked
+environment   GPU, driver and versions of this process
 """
 
 from __future__ import annotations
@@ -111,13 +111,19 @@ class BenchRecord:
             raise ValueError(f"a malformed benchmark record: {error}") from error
 
 
-def measured(timings: Timings, authors: Mapping[str, str], configs: Mapping[str, Mapping[str, Any]]) -> tuple[Measured, ...]:
+def measured(
+    timings: Timings, authors: Mapping[str, str], configs: Mapping[str, Mapping[str, Any]]
+) -> tuple[Measured, ...]:
     """Every variant of a run, the noise twin included."""
     found = []
     for name in timings.samples:
         s = timings.summary(name)
         author = authors.get(name, "tool" if name == NOISE else "")
-        found.append(Measured(name, author, s.samples, s.median, s.low, s.high, s.p20, s.p80, s.host, dict(configs.get(name, {}))))
+        found.append(
+            Measured(
+                name, author, s.samples, s.median, s.low, s.high, s.p20, s.p80, s.host, dict(configs.get(name, {}))
+            )
+        )
     return tuple(found)
 
 
@@ -155,5 +161,5 @@ def _nvml(index: int) -> dict[str, str]:
             "sm_clock_mhz": str(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
             "power_limit_w": str(pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) // 1000),
         }
-    except Exception as error:  # noqa: BLE001 - any failure of an optional library is only a missing figure
+    except Exception as error:
         return {"driver": f"unknown: {type(error).__name__}"}

@@ -1,10 +1,10 @@
 """What no kernel can beat on a shape, from rates measured in the same run.
 
-    Rates           FLOP/s of the plain GEMM and bytes/s of a copy
-    copy_bandwidth  measured: bytes read and written per second by a large device copy
-    Floor           max(flops / GEMM rate, mandatory bytes / bandwidth), and which of the two binds
-    suspicion       why a time cannot be true, or None
-    PEAKS           data-sheet rates, for GPUs whose measured GEMM may be slower than the machine
+Rates           FLOP/s of the plain GEMM and bytes/s of a copy
+copy_bandwidth  measured: bytes read and written per second by a large device copy
+Floor           max(flops / GEMM rate, mandatory bytes / bandwidth), and which of the two binds
+suspicion       why a time cannot be true, or None
+PEAKS           data-sheet rates, for GPUs whose measured GEMM may be slower than the machine
 """
 
 from __future__ import annotations

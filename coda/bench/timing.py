@@ -69,7 +69,8 @@ class CudaClock:
         torch.cuda._sleep(cycles)
         end.record()
         torch.cuda.synchronize()
-        return cycles / max(start.elapsed_time(end) * 1e-3, 1e-6)
+        seconds: float = start.elapsed_time(end) * 1e-3
+        return cycles / max(seconds, 1e-6)
 
     def time(self, call: Callable[[], Any]) -> Sample:
         """Flush, backlog, events around the call."""
@@ -162,10 +163,14 @@ def summary(samples: Sequence[Sample]) -> Summary:
     values = sorted(s.device_s for s in samples)
     median, low, high = _interval(values, 0)
     host = statistics.median(s.host_s for s in samples)
-    return Summary(median, quantile(values, 0.2), quantile(values, 0.8), low, high, host, tuple(s.device_s for s in samples))
+    return Summary(
+        median, quantile(values, 0.2), quantile(values, 0.8), low, high, host, tuple(s.device_s for s in samples)
+    )
 
 
-def compare(mine: Sequence[float], theirs: Sequence[float], *, floor: float = MINIMUM_FLOOR, tick: float = TICK_S) -> Ratio:
+def compare(
+    mine: Sequence[float], theirs: Sequence[float], *, floor: float = MINIMUM_FLOOR, tick: float = TICK_S
+) -> Ratio:
     """The median ratio of paired samples, its 95 % interval, and the word that it supports."""
     ratio, low, high = _interval(_ratios(mine, theirs), len(mine))
     seen = abs(statistics.median(mine) - statistics.median(theirs)) > tick

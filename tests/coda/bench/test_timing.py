@@ -46,7 +46,9 @@ def test_the_same_kernel_twice_is_no_difference() -> None:
 @pytest.mark.parametrize(("factor", "word"), [(0.9, "faster"), (1.1, "slower")])
 def test_a_tenth_is_seen_every_time(factor: float, word: str) -> None:
     for seed in range(40):
-        timings = measure({"a": takes(1e-3), "b": takes(1e-3 * factor)}, FakeClock(seed, drift=2e-4), rounds=25, seed=seed)
+        timings = measure(
+            {"a": takes(1e-3), "b": takes(1e-3 * factor)}, FakeClock(seed, drift=2e-4), rounds=25, seed=seed
+        )
         found = timings.compare("b", "a")
         assert found.word == word
         assert found.low <= found.ratio <= found.high
