@@ -22,7 +22,11 @@ from typing import Any
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
 
 import coda
-from agent import bank
+from agent import bank, loop, prepare, store
+from agent.budget import Limits
+from agent.events import Event, Summary
+from agent.llm.protocol import Reply, Usage
+from agent.llm.scripted import ScriptedLLM, ScriptedReply
 from agent.records import GATES, Environment, GateRecord, Status, Verdict, overall
 from agent.task import Input, Result, Shape, Task
 
@@ -181,11 +185,73 @@ class FakeJudge:
         return verdict_of(text, task=task)
 
 
+class Billed(ScriptedLLM):
+    """A scripted model that is paid for."""
+
+    name = "anthropic"
+
+
+def billed(word: str, *, tokens: int = 1000, **more: str) -> Reply:
+    """A reply that was paid for."""
+    made = ScriptedReply(
+        source=source(word, **more), usage=Usage(input_tokens=tokens, output_tokens=tokens), model="claude-opus-5-5"
+    )
+    return made.reply().model_copy(update={"billed": True, "provider": "anthropic"})
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What a run left."""
+
+    summary: Summary
+    llm: ScriptedLLM
+    judge: Any
+    run: store.Run
+    events: list[Event]
+
+    def kinds(self) -> list[str]:
+        return [e.kind for e in self.events]
+
+    def of(self, kind: str) -> list[Any]:
+        return [e for e in self.events if e.kind == kind]
+
+    @property
+    def feedback(self) -> list[str]:
+        """The user turns of the last request."""
+        return [t.text for t in self.llm.history[-1].turns if t.role == "user"]
+
+
+def author(
+    tmp_path: pathlib.Path,
+    script: list[str | Reply | Exception],
+    *,
+    judge: Any = None,
+    run: store.Run | None = None,
+    llm: ScriptedLLM | None = None,
+    model: str = "scripted",
+    limits: Limits | None = None,
+    goal: float | None = None,
+    keep: bool = True,
+    max_tokens: int = 32_000,
+) -> Outcome:
+    """One run in a temporary folder."""
+    llm, judge, limits = llm or ScriptedLLM(script), judge or FakeJudge(), limits or Limits()
+    prompt = prepare.prepare(TASK, model=model, examples=examples(), max_tokens=max_tokens)
+    run = run or prepare.new_run(tmp_path / "runs", prompt, llm=llm.name, limits=limits, goal=goal)
+    events: list[Event] = []
+    into = tmp_path / "kept" if keep else None
+    with run:
+        summary = loop.author(prompt, llm, judge, run, limits=limits, goal=goal, into=into, on_event=events.append)
+    return Outcome(summary, llm, judge, run, events)
+
+
+def the_run(tmp_path: pathlib.Path) -> pathlib.Path:
+    (folder,) = store.list_runs(tmp_path / "runs")
+    return folder
+
+
 def main(runs: pathlib.Path, mode: str) -> None:
     """A run that kills itself with SIGKILL in its second round."""
-    from agent import loop, prepare
-    from agent.budget import Limits
-    from agent.llm.scripted import ScriptedLLM
 
     class Killed(ScriptedLLM):
         def complete(self, request: Any, on_text: Any = None) -> Any:
