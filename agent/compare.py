@@ -11,7 +11,7 @@ same program*, whatever the texts look like, and are compared as such. Nothing i
 
 from __future__ import annotations
 
-import difflib
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -129,7 +129,7 @@ def _subjects(text: str, folders: tuple[Path, ...], runs: Path) -> list[Subject]
         try:
             return [of_kept(kernels.find(text, folders=folders, runs=runs))]
         except UnknownSubject as error:
-            near = tuple(dict.fromkeys((*unknown.near, *error.near)))[:4]
+            near = tuple(dict.fromkeys((*error.near[:2], *unknown.near, *error.near)))[:4]
             hint = "`coda-agent list tasks|examples|kernels|runs` shows them all"
             raise UnknownSubject(text, kinds="task, example, kernel or run", near=near, hint=hint) from None
     kept = [of_kept(kernels.read(e.path)) for e in kernels.entries(folders) if e.task == card.id]
@@ -160,11 +160,6 @@ def of_kept(kept: Kept) -> Subject:
     who = str(kept.provenance.get("model") or "author not recorded")
     found = measured.of_kernel(kept, None, digest) if digest else Measurements()
     return Subject(kept.id, kept.task, author, who, digest, found, complaint[0] if complaint else "")
-
-
-def near_names(text: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Up to three names that resemble the text."""
-    return tuple(difflib.get_close_matches(text, list(names), n=3, cutoff=0.4))
 
 
 # comparing ------------------------------------------------------------------------------------------------------------
@@ -304,5 +299,7 @@ def _against(word: str) -> str:
 
 def _three(value: float) -> str:
     """Three significant digits, without an exponent."""
-    digits = max(0, 2 - (len(str(int(abs(value)))) - 1)) if abs(value) >= 1 else 3
-    return f"{value:.{digits}f}"
+    if value <= 0 or not math.isfinite(value):
+        return f"{value:.3g}"
+    power = math.floor(math.log10(float(f"{value:.2e}")))  # rounded first: 99.99 has the digits of 100
+    return f"{value:.{max(0, 2 - power)}f}"
