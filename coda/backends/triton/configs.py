@@ -153,14 +153,25 @@ def default_schedule(program: EpilogueProgram, problem: Problem) -> Schedule:
     if program.kind == "pointwise":
         return _pointwise(anatomy, problem)
     if problem.arch is None:
-        return _fit(anatomy, problem, Schedule(tile_m=64, tile_n=64, tile_k=64, warps=4, stages=1, persistent=False))
+        return _fit(anatomy, Schedule(tile_m=64, tile_n=64, tile_k=64, warps=4, stages=1, persistent=False))
     table = _FP32 if problem.dtype == "float32" else _HOPPER if has_tma(problem.arch) else _AMPERE
     have = limits(problem.arch)
     rows = [r for r in table if r[4] * r[2] * (r[0] + r[1]) * ITEM_BYTES[problem.dtype] + 32 * r[0] * 4 <= have.shared]
     best = min(rows, key=lambda r: _time(r, problem, have.sms, anatomy.unit))
     tile_m, tile_n, tile_k, warps, stages, _ = best
-    schedule = Schedule(tile_m=tile_m, tile_n=tile_n, tile_k=tile_k, warps=warps, stages=stages)
-    return _fit(anatomy, problem, dataclasses.replace(schedule, split=_split(anatomy, schedule)))
+    schedule = Schedule(
+        tile_m=tile_m, tile_n=tile_n, tile_k=tile_k, warps=warps, stages=stages, persistent=_by_descriptor(problem)
+    )
+    wanted, split = _split(anatomy, schedule)
+    if wanted > split == 1:  # it cannot be cut: a smaller tile, 64 numbers per thread
+        schedule = dataclasses.replace(schedule, tile_n=min(tile_n, 128), warps=8)
+    return _fit(anatomy, dataclasses.replace(schedule, split=split))
+
+
+def _by_descriptor(problem: Problem) -> bool:
+    """Whether A and B both come through descriptors: pointer loads are pipelined in a plain loop alone."""
+    specs = dict(problem.tensors)
+    return has_tma(problem.arch) and all(x not in specs or specs[x].aligned and specs[x].layout != "any" for x in ("a", "b"))
 
 
 def _time(row: tuple[int, int, int, int, int, float], problem: Problem, sms: int, unit: int) -> float:
@@ -172,20 +183,19 @@ def _time(row: tuple[int, int, int, int, int, float], problem: Problem, sms: int
     return waves * tile_m * tile_n / speed * (1.0 if step > 1 else 1e6)
 
 
-def _split(anatomy: Anatomy, schedule: Schedule) -> int:
-    """Parts of the accumulator: 64 numbers per thread never spill; 128 do with a heavy epilogue."""
+def _split(anatomy: Anatomy, schedule: Schedule) -> tuple[int, int]:
+    """Parts of the accumulator, as wanted and as possible: 64 numbers per thread never spill; 128 do with a heavy epilogue."""
     held = schedule.tile_m * schedule.tile_n // (32 * schedule.warps)
     weight = float(anatomy.traffic) + 0.5 * len(anatomy.statistics) + len(anatomy.in_tile) / 40
     wanted = 1 if held <= 64 or weight < 1.2 and not anatomy.statistics else 2 if weight < 4.2 else 4
-    while wanted > 1:
-        part = schedule.tile_n // wanted
-        if part >= 32 and part >= anatomy.unit and anatomy.step(part) == part:
-            return wanted
-        wanted //= 2
-    return 1
+    for split in (4, 2):
+        part = schedule.tile_n // split
+        if split <= wanted and part >= max(32, anatomy.unit) and anatomy.step(part) == part:
+            return wanted, split
+    return wanted, 1
 
 
-def _fit(anatomy: Anatomy, problem: Problem, schedule: Schedule) -> Schedule:
+def _fit(anatomy: Anatomy, schedule: Schedule) -> Schedule:
     """Widen the tile until the longest segment fits, and shorten it by as much."""
     tile_m, tile_n, tile_k = schedule.tile_m, schedule.tile_n, schedule.tile_k
     while tile_n // schedule.split < anatomy.unit:

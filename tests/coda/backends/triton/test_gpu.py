@@ -1,0 +1,187 @@
+"""The triton backend on a GPU: real sizes, every dtype, layouts, streams, graphs, offsets beyond 2^31 elements."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import pathlib
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+    pytest.mark.skipif(bool(os.environ.get("TRITON_INTERPRET")), reason="TRITON_INTERPRET is set"),
+]
+
+
+def sibling(name: str) -> ModuleType:
+    """A helper file beside this one: tests are no package."""
+    spec = importlib.util.spec_from_file_location(f"triton_{name}", pathlib.Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(spec.name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+programs = sibling("programs")
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (37, 130, 65), (300, 520, 200), (0, 64, 32), (64, 0, 32), (64, 64, 0)], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("name", programs.PROGRAMS)
+def test_programs(name: str, dtype: str, shape: tuple[int, int, int]) -> None:
+    programs.check(name, *shape, dtype, None, "cuda")
+
+
+@pytest.mark.parametrize("shape", [(4096, 4096, 4096), (4095, 4088, 4104), (4097, 4100, 1000), (3, 8192, 4096), (200, 4096, 4096)], ids=str)
+@pytest.mark.parametrize("name", ["swiglu_backward", "residual_rms", "cross_entropy", "norm_backward", "swiglu", "rms_norm"])
+def test_large(name: str, shape: tuple[int, int, int]) -> None:
+    programs.check(name, *shape, "bfloat16", None, "cuda")
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        {"tile_m": 128, "tile_n": 256, "warps": 8, "split": 1},
+        {"tile_m": 128, "tile_n": 256, "warps": 8, "split": 2},
+        {"tile_m": 128, "tile_n": 256, "warps": 8, "split": 4},
+        {"tile_m": 128, "tile_n": 128, "warps": 4, "persistent": False},
+        {"tile_m": 64, "tile_n": 128, "warps": 4, "tma": False},
+        {"tile_m": 16, "tile_n": 64, "warps": 4, "tile_k": 128},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["swiglu_backward", "reductions", "vectors"])
+def test_schedules(name: str, schedule: dict[str, Any]) -> None:
+    programs.check(name, 1000, 1032, 520, "bfloat16", schedule, "cuda")
+
+
+@pytest.mark.parametrize("layout", ["row", "col", "any", "offset"])
+def test_layouts(layout: str) -> None:
+    p, m, n, k = programs.program("norm_backward"), 300, 264, 136
+    bound = programs.inputs(p, m, n, k, torch.bfloat16, "cuda", 1)
+    for name in ("a", "b", "x"):
+        x = bound[name]
+        if layout == "col":
+            bound[name] = x.T.contiguous().T
+        elif layout == "any":
+            bound[name] = torch.stack([x, torch.full_like(x, math.nan)], -1).flatten(1)[:, ::2]
+        elif layout == "offset":
+            buffer = torch.full((x.numel() + 1,), math.nan, device="cuda", dtype=x.dtype)
+            buffer[1:] = x.flatten()
+            bound[name] = buffer[1:].view(x.shape)
+    programs.compare(p, bound, programs.run(p, bound, m, n, k, None), m, n)
+
+
+@pytest.mark.parametrize("name", ["exp", "expm1", "log1p", "sigmoid", "tanh", "sin", "cos", "exp2", "log", "log2", "sqrt", "rsqrt", "erf"])
+def test_functions_are_accurate(name: str) -> None:
+    from coda.primitives import map as primitives
+
+    def f(x):
+        return {"y": getattr(primitives, name)(x)}
+
+    f.__annotations__ = {"x": programs.Tile}
+    p = programs.trace(f, programs.signature(f, "pointwise"))
+    top = {"exp": 88.0, "expm1": 88.0, "exp2": 126.0, "sigmoid": 85.0, "sin": 1e5, "cos": 1e5}.get(name, 1e6)
+    x = torch.cat([torch.logspace(-20, math.log10(top), 1 << 15, dtype=torch.float64), torch.linspace(1e-3, min(top, 60.0), 1 << 15, dtype=torch.float64)])
+    x = x.float().reshape(256, 256).cuda()
+    if name not in ("log", "log2", "sqrt", "rsqrt", "log1p"):
+        x = torch.where(torch.arange(256, device="cuda") % 2 == 0, x, -x.clamp(max=85.0) if name in ("exp", "expm1", "exp2", "sigmoid") else -x)
+    got = programs.run(p, {"x": x}, 256, 256, 0, None)["y"].double()
+    exact = programs.evaluate(p, {"x": x}, m=256, n=256, dtype=torch.float64, stored_as=None)["y"]
+    error = (got - exact).abs()
+    if name not in ("sin", "cos"):
+        error = error / exact.abs().clamp(min=1e-36 if name not in ("log", "log2") else 1e-3)
+    assert error.max() <= 1.2e-6, f"{name}: {error.max():.3g} at {x.flatten()[error.argmax()]}"
+
+
+def test_offsets_beyond_2_31_elements() -> None:
+    m, n, k = 40960, 65536, 64  # 2.7e9 elements: the last rows lie beyond 2^31
+    p = programs.program("plain")
+    bound = {"a": torch.randn(m, k, device="cuda", dtype=torch.bfloat16), "b": torch.randn(k, n, device="cuda", dtype=torch.bfloat16)}
+    got = programs.run(p, bound, m, n, k, None)["y"]
+    for rows in (slice(0, 64), slice(32700, 32800), slice(m - 64, m)):
+        want = bound["a"][rows].float() @ bound["b"].float()
+        assert (got[rows].float() - want).abs().max() <= 2**-7 * want.abs().max()
+    assert not got[::97].isnan().any()
+
+
+def test_wide_rows_of_two_matrices() -> None:
+    """z is (M, 2N) with more than 2^31 elements; the last row equals a run on that row alone."""
+    m, n, k = 17000, 65536, 32
+    p = programs.program("swiglu_backward")
+    bound = {"a": torch.randn(m, k, device="cuda", dtype=torch.bfloat16), "b": torch.randn(k, n, device="cuda", dtype=torch.bfloat16)}
+    bound["z"] = torch.randn(m, 2 * n, device="cuda", dtype=torch.bfloat16)
+    got = programs.run(p, bound, m, n, k, None)
+    last = {**bound, "a": bound["a"][-1:].clone(), "z": bound["z"][-1:].clone()}
+    programs.compare(p, last, {name: x[-1:] for name, x in got.items()}, 1, n)
+
+
+def test_current_stream_and_graph() -> None:
+    p, m, n, k = programs.program("residual_rms"), 512, 512, 512
+    bound = programs.inputs(p, m, n, k, torch.bfloat16, "cuda", 3)
+    want = programs.run(p, bound, m, n, k, None)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        late = {**bound, "a": bound["a"] * 1}
+        torch.cuda._sleep(20_000_000)
+        late["a"].copy_(bound["a"])
+        got = programs.run(p, late, m, n, k, None)
+    torch.cuda.current_stream().wait_stream(stream)
+    assert all(torch.equal(got[name], want[name]) for name in want)
+    out = programs.outputs(p, m, n, torch.bfloat16, "cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        programs.run(p, bound, m, n, k, None, out)
+    for x in out.values():
+        x.fill_(math.nan)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert all(torch.equal(out[f"out.{name}"], want[name]) for name in want)
+
+
+def test_inputs_are_intact_and_guards_unwritten() -> None:
+    p, m, n, k = programs.program("swiglu"), 333, 258, 100
+    bound = programs.inputs(p, m, n, k, torch.float16, "cuda", 4)
+    before = {name: x.clone() for name, x in bound.items()}
+    out, guards = programs.outputs(p, m, n, torch.float16, "cuda"), {}
+    for name, x in list(out.items()):
+        guards[name] = torch.full((x.numel() + 256,), 7.0, device="cuda", dtype=x.dtype)
+        out[name] = guards[name][128:-128].view(x.shape)
+    programs.compare(p, bound, programs.run(p, bound, m, n, k, None, out), m, n)
+    assert all(torch.equal(bound[name], x) for name, x in before.items())
+    assert all((g[:128] == 7).all() and (g[-128:] == 7).all() for g in guards.values())
+
+
+def test_output_may_be_a_tile_operand() -> None:
+    p, m, n, k = programs.program("residual_rms"), 700, 512, 256
+    bound = programs.inputs(p, m, n, k, torch.bfloat16, "cuda", 6)
+    want = programs.run(p, bound, m, n, k, None)
+    out = programs.outputs(p, m, n, torch.bfloat16, "cuda")
+    out["out.h"] = bound["residual"]
+    got = programs.run(p, bound, m, n, k, None, out)
+    assert all(torch.equal(got[name], want[name]) for name in want)
+
+
+def test_new_rows_and_scalars_do_not_recompile() -> None:
+    p, n, k = programs.program("residual_rms"), 256, 256
+    kernels = set()
+    for m, eps in ((160, 1e-6), (320, 1e-5), (480, 1e-3)):
+        bound = programs.inputs(p, m, n, k, torch.bfloat16, "cuda", 7)
+        bound["eps"] = eps
+        schedule = programs.Schedule(tile_m=64, tile_n=128, warps=4, split=1)
+        programs.run(p, bound, m, n, k, schedule)
+        specs = tuple(sorted((name, programs.spec_of(x)) for name, x in {**bound, **programs.outputs(p, m, n, torch.bfloat16, "cuda")}.items() if isinstance(x, torch.Tensor)))
+        arch = f"sm_{''.join(map(str, torch.cuda.get_device_capability()))}"
+        artifact = programs.BACKEND.compile(p, programs.Problem(m, n, k, "bfloat16", specs, arch), schedule, None)
+        kernel = artifact.payload.module.tile_kernel
+        kernels.add((id(kernel), len(next(iter(kernel.device_caches.values()))[0])))
+    assert len(kernels) == 1
