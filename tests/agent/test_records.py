@@ -68,7 +68,12 @@ def test_a_refusal_says_why_and_numbers_are_numbers() -> None:
 
 
 def test_the_first_refusal_decides_and_later_gates_did_not_run() -> None:
-    gates = [ran("static"), ran("trace"), ran("algebra", Status.WRONG_VALUES), *(absent(g, "algebra failed") for g in GATES[3:])]
+    gates = [
+        ran("static"),
+        ran("trace"),
+        ran("algebra", Status.WRONG_VALUES),
+        *(absent(g, "algebra failed") for g in GATES[3:]),
+    ]
     found = verdict(gates)
     assert (found.status, found.first_failure, found.passed) == (Status.WRONG_VALUES, "algebra", False)
     assert [g.name for g in found.not_run] == ["compile", "numerics", "bench"]
@@ -82,7 +87,9 @@ def test_the_first_refusal_decides_and_later_gates_did_not_run() -> None:
 
 def test_a_required_gate_that_did_not_run_is_never_a_pass() -> None:
     for missing in GATES[:-1]:
-        found = verdict([absent(g, "not asked for") if g == missing else ran(g) if g != "bench" else absent(g) for g in GATES])
+        found = verdict(
+            [absent(g, "not asked for") if g == missing else ran(g) if g != "bench" else absent(g) for g in GATES]
+        )
         assert found.status is Status.NOT_RUN
         assert not found.passed
 

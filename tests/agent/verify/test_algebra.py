@@ -75,7 +75,9 @@ def test_nan_is_its_own_word() -> None:
 
 
 def test_a_kernel_that_rejects_allowed_sizes_fails() -> None:
-    found = checked('"h": y * u', '"h": y * u + 0 * segment_sum(y, 4)'.replace("segment_sum", "coda.primitives.segment_sum"))
+    found = checked(
+        '"h": y * u', '"h": y * u + 0 * segment_sum(y, 4)'.replace("segment_sum", "coda.primitives.segment_sum")
+    )
     assert found.status is Status.RUNTIME_ERROR
 
 

@@ -15,7 +15,9 @@ from agent.verify.sizes import MAX_ELEMENTS, Rules, distinct_dims, hidden, small
 pytestmark = pytest.mark.interp
 
 
-def task(*inputs: Input, shapes: tuple[dict[str, int], ...] = ({"M": 8, "N": 16, "K": 4}, {"M": 7, "N": 6, "K": 3})) -> Task:
+def task(
+    *inputs: Input, shapes: tuple[dict[str, int], ...] = ({"M": 8, "N": 16, "K": 4}, {"M": 7, "N": 6, "K": 3})
+) -> Task:
     families = ("smoke", "ragged", "ragged")
     return Task(
         id="t", title="t", aliases=(), family="t", difficulty=1, inputs=inputs, outputs=(Result("y", ("M",)),), reference=dict,
@@ -57,14 +59,21 @@ def test_one_row_in_eight_has_an_index_outside() -> None:
 
 def test_dtypes_follow_the_one_under_test_and_values_are_rounded_once() -> None:
     x, wide = draw(EVERY, DIMS, seed=3, dtype="bfloat16"), draw(EVERY, DIMS, seed=3)
-    assert (x["a"].dtype, x["g"].dtype, x["r"].dtype, x["t"].dtype) == (torch.bfloat16, torch.bfloat16, torch.float32, torch.int64)
+    assert (x["a"].dtype, x["g"].dtype, x["r"].dtype, x["t"].dtype) == (
+        torch.bfloat16,
+        torch.bfloat16,
+        torch.float32,
+        torch.int64,
+    )
     assert wide["r"].dtype is torch.float64
     assert torch.equal(x["a"], wide["a"].bfloat16())
     assert torch.equal(upcast(x)["a"], x["a"].double())
 
 
 def test_distributions_change_the_data_alone() -> None:
-    normal, large, small, heavy = (draw(EVERY, DIMS, seed=4, distribution=d) for d in ("normal", "large", "small", "heavy"))
+    normal, large, small, heavy = (
+        draw(EVERY, DIMS, seed=4, distribution=d) for d in ("normal", "large", "small", "heavy")
+    )
     assert torch.equal(large["a"], normal["a"] * 8)
     assert torch.equal(small["a"], normal["a"] * 1e-2)
     assert torch.equal(heavy["a"], normal["a"] ** 3)

@@ -116,7 +116,10 @@ def test_vectors_scalars_and_integers() -> None:
 
 def test_a_plan_takes_the_inputs_by_name() -> None:
     assert of(as_plan, linear()) == []
-    assert of(right, linear(inputs=tuple(dataclasses.replace(i, role="input") for i in linear().inputs)))[0].status is Status.WRONG_SHAPE
+    assert (
+        of(right, linear(inputs=tuple(dataclasses.replace(i, role="input") for i in linear().inputs)))[0].status
+        is Status.WRONG_SHAPE
+    )
 
 
 def test_kinds_that_cannot_fit_say_which_does() -> None:

@@ -1,0 +1,327 @@
+"""The compile gate with backends of the test's own, and races on a fake clock."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+
+from agent.records import GateRecord, Status
+from agent.task import load
+from agent.verify import bench, compile, exploits, selftest
+from agent.verify.compile import _together, example_inputs, shapes
+from agent.verify.judge import Limits, Options, Run
+from agent.verify.runner import problems
+from agent.verify.subject import Subject, task_ref
+from coda.backends import registry
+from coda.backends.registry import Artifact, Support
+from coda.bench.record import BenchRecord
+from coda.bench.timing import Sample
+from coda.errors import CompileError
+from coda.problem import Problem, Schedule
+from coda.program import EpilogueProgram
+
+pytestmark = pytest.mark.interp
+
+SWIGLU = load("swiglu_backward")
+
+
+def subject(source: str = exploits.HONEST) -> Subject:
+    space: dict[str, Any] = {}
+    exec(builtins.compile(source, "kernel.py", "exec"), space)
+    return Subject(space["kernel"].program, SWIGLU)
+
+
+class Fake:
+    """A backend that compiles nothing."""
+
+    name = "triton"
+
+    def __init__(self, *, supported: bool = True, fails: bool = False) -> None:
+        self.supported, self.fails = supported, fails
+        self.seen: list[tuple[Problem, Schedule, str | None]] = []
+
+    def available(self) -> Support:
+        return Support(True)
+
+    def supports(self, program: EpilogueProgram, problem: Problem) -> Support:
+        return Support(self.supported, "" if self.supported else "too wide")
+
+    def default_schedule(self, program: EpilogueProgram, problem: Problem) -> Schedule:
+        return Schedule()
+
+    def compile(self, program: EpilogueProgram, problem: Problem, schedule: Schedule, arch: str | None) -> Artifact:
+        if self.fails:
+            raise CompileError("out of registers", got=300)
+        self.seen.append((problem, schedule, arch))
+        return Artifact("triton", program, problem, schedule, "source", b"cubin", 168, 0, 200_000)
+
+
+def payload(**changes: Any) -> dict[str, Any]:
+    known = {
+        "program": subject().program.to_json(),
+        "task": task_ref(SWIGLU),
+        "seed": 1,
+        "backend": "triton",
+        "arch": "sm_90",
+        "schedule": None,
+    }
+    return {**known, **changes}
+
+
+def worked(monkeypatch: pytest.MonkeyPatch, fake: Fake, **changes: Any) -> dict[str, Any]:
+    monkeypatch.setattr(registry, "get", lambda name: fake)
+    answer: dict[str, Any] = json.loads(json.dumps(compile.work(payload(**changes))))
+    return answer
+
+
+def test_resources_are_recorded_for_small_and_full_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Fake()
+    answer = worked(monkeypatch, fake)
+    assert answer["status"] == "PASS"
+    built = answer["evidence"]["built"]
+    assert [(b["shape"], b["registers"], b["spills"], b["shared_memory"], b["cubin_bytes"]) for b in built] == [
+        ("smoke", 168, 0, 200_000, 5),
+        ("benchmark", 168, 0, 200_000, 5),
+    ]
+    assert [(p.m, p.dtype, p.arch, arch) for p, _, arch in fake.seen] == [
+        (32, "bfloat16", "sm_90", "sm_90"),
+        (4096, "bfloat16", "sm_90", "sm_90"),
+    ]
+    assert all(p.spec("out.zdz").dtype == "float32" for p, _, _ in fake.seen)
+
+
+def test_an_authors_schedule_is_the_one_that_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Fake()
+    worked(monkeypatch, fake, schedule=Schedule(tile_m=64).to_dict())
+    assert {s.tile_m for _, s, _ in fake.seen} == {64}
+    other = Fake()
+    worked(monkeypatch, other, schedule=Schedule(backend="cutedsl", tile_m=64).to_dict())
+    assert {s.tile_m for _, s, _ in other.seen} == {128}
+
+
+def test_what_cannot_be_compiled_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = worked(monkeypatch, Fake(fails=True))
+    assert failed["status"] == "COMPILE_ERROR"
+    assert "out of registers" in failed["reason"]
+    unsupported = worked(monkeypatch, Fake(supported=False))
+    assert "not supported: too wide" in unsupported["reason"]
+    monkeypatch.undo()
+    absent = compile.work(payload(backend="nothing"))
+    assert absent["status"] == "NOT_RUN"
+
+
+def said(status: Status, **programs: bool) -> GateRecord:
+    reason = "" if status is Status.PASS else "it broke"
+    return GateRecord(name="compile", status=status, reason=reason, evidence={"programs": dict(programs)})
+
+
+def test_every_program_must_compile_on_some_backend() -> None:
+    good, bad = said(Status.PASS, one=True, two=True), said(Status.COMPILE_ERROR, one=False, two=True)
+    absent = GateRecord.not_run("compile", "not installed")
+    assert _together({"a": bad, "b": good}, "sm_90").status is Status.PASS
+    assert _together({"a": said(Status.COMPILE_ERROR, one=True, two=False), "b": bad}, "sm_90").status is Status.PASS
+    assert _together({"a": absent, "b": bad}, "sm_90").status is Status.COMPILE_ERROR
+    assert _together({"a": absent}, "sm_90").status is Status.NOT_RUN
+    crash = GateRecord(name="compile", status=Status.CRASH, reason="SIGSEGV", evidence={"error": "x"})
+    assert _together({"a": crash, "b": good}, "sm_90").status is Status.PASS
+    assert _together({"a": crash, "b": absent}, "sm_90").status is Status.CRASH
+
+
+def test_inner_shapes_of_a_plan_are_known_without_computing() -> None:
+    import importlib
+
+    kernel = importlib.import_module("examples_curated.residual_rms_linear").kernel
+    task = load("residual_rms_linear")
+    found = problems(
+        Subject(kernel.program, task), example_inputs(task, {"M": 8, "N": 16, "K": 4, "P": 32}, "bfloat16"), "sm_90"
+    )
+    assert [(p.m, p.n, p.k) for part, p in found if part.kind == "epilogue"] == [(8, 16, 4), (8, 32, 16)]
+    assert set(shapes(task)) == {"smoke", "benchmark"}
+
+
+# bench ------------------------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    def __init__(self, seed: int = 0) -> None:
+        self.rng, self.takes = random.Random(seed), 1.0
+
+    def time(self, call: Callable[[], Any]) -> Sample:
+        call()
+        return Sample(self.takes * (1 + self.rng.gauss(0, 0.005)), 1e-5)
+
+
+Answer = tuple[Status, str, BenchRecord | None]
+
+
+def raced(
+    kernels: Mapping[str, float],
+    others: Mapping[str, float],
+    *,
+    wrong_at: int | None = None,
+    ceiling: float | None = 5e-4,
+) -> Answer:
+    clock = Clock()
+    sets = [{"x": torch.full((4,), float(i + 1))} for i in range(3)]
+    calls = 0
+
+    def variant(seconds: float, *, kernel: bool = False) -> bench.Variant:
+        def call(inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+            nonlocal calls
+            calls += kernel
+            clock.takes = seconds
+            return {"y": inputs["x"] * (3 if kernel and wrong_at is not None and calls >= wrong_at else 2)}
+
+        return call
+
+    contest = bench.Race(
+        task="t", program_digest="d", dims={"M": 4}, kernels={n: variant(s, kernel=True) for n, s in kernels.items()},
+        others={n: variant(s) for n, s in others.items()}, ceiling=variant(ceiling) if ceiling else None, author="llm", flops=10**9,
+        traffic=10**6, bandwidth=4e12, absent={"liger": "not installed"},
+    )  # fmt: skip
+    check: bench.Check = lambda at, out: None if torch.equal(out["y"], sets[at]["x"] * 2) else "wrong"  # noqa: E731
+    return bench.race(contest, sets, check, clock, rounds=25, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "peers", "word"),
+    [
+        (0.8e-3, {"eager": 2e-3, "compile": 1e-3}, Status.PASS),
+        (1e-3, {"eager": 1.5e-3, "compile": 1e-3}, Status.NO_DIFFERENCE),
+        (1.2e-3, {"eager": 2e-3, "compile": 1e-3}, Status.SLOWER),  # twice as fast as eager does not help
+        (0.4e-3, {"eager": 0.7e-3}, Status.SUSPECT),  # below the GEMM alone
+        (0.9e-3, {"eager": 2e-3}, Status.SUSPECT),  # more than twice the best known
+    ],
+)
+def test_the_word_is_about_the_best_peer(kernel: float, peers: dict[str, float], word: Status) -> None:
+    status, reason, record = raced({"triton": kernel}, peers)
+    assert status is word, reason
+    assert record is not None
+    assert record.best_peer is not None
+    assert record.best_peer.peer == min(peers, key=lambda n: peers[n])
+    assert BenchRecord.from_json(record.to_json()) == record
+    assert record.absent == {"liger": "not installed"}
+    assert {m.author for m in record.measured} == {"llm", "tool"}
+
+
+def test_the_best_backend_counts() -> None:
+    _, _, record = raced({"triton": 1.2e-3, "cutedsl": 0.9e-3}, {"compile": 1e-3})
+    assert record is not None
+    assert record.kernel == "cutedsl"
+
+
+@pytest.mark.parametrize("at", [4, 10, 20])
+def test_timed_outputs_are_audited(at: int) -> None:
+    caught = [raced({"triton": 0.9e-3}, {"compile": 1e-3}, wrong_at=at)[0] for _ in range(3)]
+    assert set(caught) == {Status.WRONG_VALUES}
+
+
+def test_without_a_peer_nothing_is_claimed() -> None:
+    status, reason, record = raced({"triton": 1e-3}, {}, ceiling=None)
+    assert status is Status.NO_DIFFERENCE
+    assert "no peer" in reason
+    assert record is not None
+    assert record.gemm_flops is None
+
+
+def test_one_word_for_all_shapes() -> None:
+    assert bench.together([Status.PASS, Status.NO_DIFFERENCE]) is Status.PASS
+    assert bench.together([Status.PASS, Status.SLOWER]) is Status.SLOWER
+    assert bench.together([Status.NO_DIFFERENCE]) is Status.NO_DIFFERENCE
+    assert bench.together([Status.PASS, Status.SUSPECT, Status.WRONG_VALUES]) is Status.SUSPECT
+
+
+def test_without_a_gpu_it_does_not_run() -> None:
+    run = Run(exploits.HONEST, SWIGLU, Options(), Limits(), {})
+    assert bench.gate(run) == GateRecord.not_run("bench", "no GPU")
+
+
+def test_traffic_counts_declared_tensors_once() -> None:
+    m, n, k = 8, 16, 4
+    assert (
+        bench._traffic(SWIGLU, {"M": m, "N": n, "K": k}) == 2 * (m * k + k * n + 2 * m * n + 2 * m * n + m * n) + 4 * m
+    )
+
+
+# self-test --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_judge_that_accepts_everything_fails_the_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selftest, "_judged", lambda text, task, quick: None)
+    rows = [selftest._source_row(s, SWIGLU, True) for s in exploits.SOURCES if "numerics" not in s.gates]
+    assert all(r.ok == (r.expected == "accepted") for r in rows)
+    report = selftest.SelfTest(
+        exploits=tuple(r for r in rows if r.expected != "accepted"), controls=(), absent={}, quick=True, seconds=0
+    )
+    assert len(report.missed) == len(report.exploits)
+    assert not report.ok
+
+
+def test_a_judge_that_refuses_everything_fails_the_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = GateRecord(name="trace", status=Status.CRASH, reason="always", evidence={"x": 1})
+    monkeypatch.setattr(selftest, "_judged", lambda text, task, quick: refused)
+    control = selftest._source_row(next(s for s in exploits.SOURCES if not s.gates), SWIGLU, True)
+    wrong_gate = selftest._source_row(next(s for s in exploits.SOURCES if s.gates == ("static",)), SWIGLU, True)
+    report = selftest.SelfTest(exploits=(wrong_gate,), controls=(control,), absent={}, quick=True, seconds=0)
+    assert report.false_rejections == (control,)
+    assert report.missed == (wrong_gate,)
+    assert "accepted 0 of 1" in report.summary()
+
+
+def test_races_and_the_second_wall() -> None:
+    rows = [make() for make in selftest.RACES] + [selftest._unsafe_row(s) for s in exploits.UNSAFE]
+    assert [r.id for r in rows if not r.ok] == []
+
+
+def test_the_published_set_is_covered_or_explained() -> None:
+    """The ids that the exploit matrix asks of a self-test."""
+    wanted = [
+        "X01",
+        "X02",
+        "X03",
+        "X09",
+        "X12",
+        "X16",
+        "X17",
+        "X19",
+        "X23",
+        "X27",
+        "X28",
+        "X29",
+        "X35",
+        "X44",
+        "X45",
+        "X47",
+        "X49",
+        "X50",
+        "X51",
+        "X52",
+        "X55",
+        "X59",
+        "X60",
+        "X63",
+        "X64",
+        "X69",
+        "X70",
+        "X71",
+        "X76",
+        "X81",
+        "X83",
+        "X85",
+    ]
+    have = (
+        {s.id for s in exploits.SOURCES}
+        | {s.id for s in exploits.UNSAFE}
+        | {r[0] for r in exploits.RUNNERS}
+        | set(exploits.ABSENT)
+    )
+    have |= {"X35", "X55", "X07", "X69", "X71", "X39", "X58"}  # races and workers
+    have |= {"X49"}  # tests/coda/test_numerics.py: honest kernels pass for every seed
+    assert [id_ for id_ in wanted if not any(h.startswith(id_) for h in have)] == []
+    assert len(selftest.example_ids()) >= 10

@@ -1,0 +1,121 @@
+"""The spec lint: the bank can refuse wrong kernels, and tasks that cannot are named invalid with the reason."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+
+from agent.records import Status
+from agent.task import Input, Result, Shape, Task, cards, load
+from agent.verify.lint import MUTANTS, LintReport, Mutant, lint_task
+
+pytestmark = pytest.mark.interp
+
+SWIGLU = load("swiglu_backward")
+Tensors = dict[str, torch.Tensor]
+
+
+@pytest.mark.parametrize("task_id", cards())
+def test_every_task_of_the_bank_kills_every_mutant(task_id: str) -> None:
+    report = lint_task(load(task_id))
+    assert report.ok, (report.survivors, report.problems)
+    assert report.kill_rate == 1
+    assert report.tried >= 40
+    assert report.cases >= 6
+
+
+def task(
+    reference: Any, baseline: Any = None, outputs: tuple[Result, ...] = (Result("y", ("M", "N")),), **changes: Any
+) -> Task:
+    known: dict[str, Any] = {
+        "inputs": (Input("a", ("M", "K"), role="a"), Input("b", ("K", "N"), draw="weight", role="b")), "outputs": outputs,
+        "reference": reference, "baseline": baseline or (lambda **inputs: _rounded(reference(**inputs), inputs["a"].dtype)),
+        "gradient": None, "shapes": (Shape("smoke", {"M": 32, "N": 48, "K": 16}, ""), Shape("ragged", {"M": 7, "N": 5, "K": 3}, "")),
+    }  # fmt: skip
+    return dataclasses.replace(SWIGLU, id="made_up", **{**known, **changes})
+
+
+def _rounded(outputs: Tensors, dtype: torch.dtype) -> Tensors:
+    return {n: x.to(dtype) for n, x in outputs.items()}
+
+
+def product(a: torch.Tensor, b: torch.Tensor, **_: Any) -> torch.Tensor:
+    wide = torch.promote_types(a.dtype, torch.float32)
+    return a.to(wide) @ b.to(wide)
+
+
+def right(**inputs: Any) -> Tensors:
+    return {"y": product(**inputs)}
+
+
+def invalid(found: Task) -> LintReport:
+    report = lint_task(found)
+    assert report.status is Status.INVALID_SPEC
+    return report
+
+
+def test_a_plain_gemm_is_a_valid_task() -> None:
+    assert lint_task(task(right)).ok
+
+
+def test_an_output_that_is_zero_lets_zeros_pass() -> None:
+    """G02: weights of zero make the answer constant."""
+    report = invalid(task(lambda **x: {"y": product(**x) * 0}))
+    assert any("depends on no input" in p for p in report.problems)
+
+
+def test_an_output_that_is_mostly_a_constant_is_named() -> None:
+    report = invalid(task(lambda **x: {"y": torch.ones_like(product(**x))}))
+    assert any("constant passes" in p for p in report.problems)
+
+
+def test_a_symmetric_output_lets_a_sign_flip_pass() -> None:
+    def tiny_plus_even(**x: Any) -> Tensors:
+        y = product(**x)
+        return {"y": torch.cat([y, y], 1)}
+
+    outputs = (Result("y", ("M", "2*N")),)
+    report = invalid(task(tiny_plus_even, outputs=outputs))
+    assert any("transposed halves" in s for s in report.survivors)
+
+
+def test_an_ignored_input_is_named() -> None:
+    inputs = (Input("a", ("M", "K"), role="a"), Input("b", ("K", "N"), role="b"), Input("c", ("M", "N")))
+    report = invalid(task(right, inputs=inputs))
+    assert report.problems == ("no output depends on input 'c': a kernel that ignores it passes",)
+
+
+def test_a_baseline_of_something_else_is_named() -> None:
+    report = invalid(task(right, baseline=lambda **x: _rounded({"y": product(**x) * 1.2}, x["a"].dtype)))
+    assert any("not what the reference computes" in p for p in report.problems)
+    wide = invalid(task(right, baseline=right))
+    assert any("another shape or dtype" in p or "one function" in p for p in wide.problems)
+
+
+def test_a_reference_that_rounds_or_is_not_finite_is_named() -> None:
+    rounds = invalid(task(lambda **x: {"y": product(**x).float()}))
+    assert any("rounds in between" in p for p in rounds.problems)
+    infinite = invalid(task(lambda **x: {"y": product(**x) / 0 * 0}))
+    assert any("not finite" in p for p in infinite.problems)
+    fails = invalid(task(lambda **x: {"z": product(**x)}))
+    assert any("returns no 'y'" in p for p in fails.problems)
+
+
+def test_shapes_that_say_nothing_are_refused() -> None:
+    report = invalid(task(right, shapes=(Shape("benchmark", {"M": 32, "N": 48, "K": 16}, ""),)))
+    assert any("no smoke or no ragged" in p for p in report.problems)
+
+
+def test_a_survivor_makes_the_task_invalid() -> None:
+    harmless = Mutant("the right answer", lambda name, scene: scene.right[name].clone())
+    report = lint_task(task(right), mutants=(*MUTANTS, harmless))
+    assert report.status is Status.INVALID_SPEC
+    assert report.survivors == ("y: the right answer (fp64)", "y: the right answer (bfloat16)")
+    assert report.killed == report.tried - 2
+
+
+def test_without_mutants_nothing_is_shown() -> None:
+    assert not lint_task(task(right), mutants=()).ok

@@ -1,0 +1,139 @@
+"""The numerics gate on kernels that behave and on every way of not behaving."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from agent.records import Status
+from agent.task import Task, load
+from agent.verify import exploits, numerics
+from agent.verify.inputs import run_seed
+from agent.verify.numerics import Case, cases, check
+from agent.verify.runner import Buffers, Runner
+from agent.verify.subject import Subject, task_ref
+from coda.backends import registry
+
+pytestmark = pytest.mark.interp
+
+SWIGLU = load("swiglu_backward")
+
+
+def subject(source: str = exploits.HONEST) -> Subject:
+    space: dict[str, Any] = {}
+    exec(compile(source, "kernel.py", "exec"), space)
+    return Subject(space["kernel"].program, SWIGLU)
+
+
+def honest(source: str = exploits.HONEST) -> Runner:
+    return Runner(subject(source), registry.get("reference"))
+
+
+def todo(task: Task = SWIGLU) -> Iterator[Case]:
+    return cases(task, run_seed(), device="cpu")
+
+
+def test_an_honest_kernel_passes_with_the_error_of_every_output() -> None:
+    report = check(SWIGLU, honest(), todo(), device="cpu", seconds=60)
+    assert (report.status, report.failures) == (Status.PASS, [])
+    assert report.worst.keys() == {f"{d}/{o}" for d in ("float32", "float16") for o in ("dz", "h", "zdz")}
+    assert all(w["ratio"] <= 1 and w["trusted_max"] is not None for w in report.worst.values())
+    assert report.cases >= 12
+
+
+def test_cases_cover_dtypes_distributions_strides_and_ragged_sizes() -> None:
+    found = list(todo())
+    assert {c.dtype for c in found} == {"float32", "float16"}
+    assert {c.distribution for c in found} == set(SWIGLU.distributions)
+    assert any(c.strided for c in found)
+    assert any(c.dims["N"] % 2 for c in found)
+    assert {c.dtype for c in cases(SWIGLU, 1, device="cuda")} == {"bfloat16", "float16"}
+    assert any(c.where == "benchmark-like" and c.dims["M"] >= 1024 for c in cases(SWIGLU, 1, device="cuda"))
+
+
+@pytest.mark.parametrize(("id_", "kind", "words"), [(i, k, w) for i, _, k, w in exploits.RUNNERS])
+def test_every_misbehaviour_has_its_word(id_: str, kind: type[exploits.Wrapped], words: tuple[str, ...]) -> None:
+    report = check(SWIGLU, kind(honest()), todo(), device="cpu", seconds=60)
+    assert str(report.status) in words, (id_, report.reason)
+    assert report.failures
+
+
+def test_what_is_not_written_is_called_that() -> None:
+    for kind in (exploits.NeverWrites, exploits.LeavesTail):
+        report = check(SWIGLU, kind(honest()), todo(), device="cpu", seconds=60)
+        assert report.failures[0]["pattern"] == "not written"
+
+
+def test_rounding_inside_a_program_is_seen_here() -> None:
+    source = next(s.text for s in exploits.SOURCES if s.id == "X47")
+    report = check(SWIGLU, honest(source), todo(), device="cpu", seconds=60)
+    assert report.status is Status.WRONG_VALUES
+
+
+def test_inputs_of_the_next_case_lie_at_the_same_addresses() -> None:
+    seen: dict[tuple[int, ...], set[int]] = {}
+    count: dict[tuple[int, ...], int] = {}
+    run = honest()
+
+    def spy(inputs: Any, allocate: Any) -> dict[str, torch.Tensor]:
+        key = tuple(inputs["z"].shape)
+        seen.setdefault(key, set()).add(inputs["z"].data_ptr())
+        count[key] = count.get(key, 0) + 1
+        return run(inputs, allocate)
+
+    first = list(itertools.islice(todo(), 4))
+    assert len({tuple(c.dims.items()) for c in first}) == 1
+    assert check(SWIGLU, spy, iter(first), device="cpu", seconds=60).status is Status.PASS
+    (key,) = seen
+    assert count[key] == 8
+    assert len(seen[key]) < 8  # the same tensor is rewritten; the second run of each case has another one
+
+
+def test_a_baseline_of_another_dtype_is_the_tasks_fault() -> None:
+    def wide(**inputs: Any) -> dict[str, torch.Tensor]:
+        return {n: x.double() for n, x in SWIGLU.baseline(**inputs).items()}
+
+    task = dataclasses.replace(SWIGLU, baseline=wide)
+    assert check(task, honest(), todo(), device="cpu", seconds=60).status is Status.INVALID_SPEC
+
+
+def test_time_is_bounded() -> None:
+    assert check(SWIGLU, honest(), todo(), device="cpu", seconds=0).status is Status.TIMEOUT
+
+
+def test_buffers_are_poisoned_and_guarded() -> None:
+    plain, filled = Buffers(), Buffers(fill=3.0)
+    x, y = (b((2, 3), torch.float16, torch.device("cpu")) for b in (plain, filled))
+    assert bool(torch.isnan(x).all())
+    assert bool((y == 3).all())
+    assert plain.intact()
+    x.as_strided((1,), (1,), x.storage_offset() - 1).zero_()
+    assert not plain.intact()
+    assert filled.intact()
+
+
+def payload(**changes: Any) -> dict[str, Any]:
+    known = {"program": subject().program.to_json(), "task": task_ref(SWIGLU), "seed": 5, "schedule": None, "device": "cpu",
+             "backends": [], "seconds": 60}  # fmt: skip
+    return {**known, **changes}
+
+
+def test_no_backend_is_not_run_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    unready = {"triton": registry.Support(False, "not this machine")}
+    monkeypatch.setattr(registry, "available", lambda: unready)
+    answer = numerics.work(payload())
+    assert answer["status"] == "NOT_RUN"
+    assert "triton: not this machine" in answer["reason"]
+
+
+def test_evidence_says_that_it_was_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "available", lambda: {"triton": registry.Support(True)})
+    monkeypatch.setattr(registry, "get", lambda name, real=registry.get: real("reference"))
+    answer = numerics.work(payload())
+    assert (answer["status"], answer["evidence"]["device"]) == ("PASS", "interpreter")
+    assert answer["evidence"]["backends"]["triton"]["cases"] >= 12
