@@ -91,7 +91,9 @@ def _runner(program: EpilogueProgram, problem: Problem, schedule: Schedule) -> A
     from coda.backends.cutedsl.launch import Runner
 
     if not torch.cuda.is_available():
-        raise BackendUnavailable("cutedsl runs on a GPU", got="no CUDA device", hint="compile(…, arch='sm_90') builds without one")
+        raise BackendUnavailable(
+            "cutedsl runs on a GPU", got="no CUDA device", hint="compile(…, arch='sm_90') builds without one"
+        )
     runner = Runner(program, problem, schedule, problem.arch or "")
     runner.prepare(torch.device("cuda", torch.cuda.current_device()))
     return runner
@@ -100,13 +102,24 @@ def _runner(program: EpilogueProgram, problem: Problem, schedule: Schedule) -> A
 def _cross(program: EpilogueProgram, problem: Problem, schedule: Schedule, arch: str) -> Artifact:
     from coda.backends.cutedsl import cross, finish, lowering
 
-    configs.check(schedule, lowering.lower(program, problem, schedule.tile_m, schedule.tile_n, ""), configs.family(arch))
+    configs.check(
+        schedule, lowering.lower(program, problem, schedule.tile_m, schedule.tile_n, ""), configs.family(arch)
+    )
     built = cross.build(program, problem, schedule, arch)
     text = built.source
     if finish.has_finisher(program):
         text += f"\n\n{finish.text_of(program, problem)[0]}"
     return Artifact(
-        BACKEND.name, program, problem, schedule, text, built.cubin, built.registers, built.local_memory, built.shared_memory, payload=built
+        BACKEND.name,
+        program,
+        problem,
+        schedule,
+        text,
+        built.cubin,
+        built.registers,
+        built.local_memory,
+        built.shared_memory,
+        payload=built,
     )
 
 

@@ -51,7 +51,9 @@ def family(arch: str | None) -> int:
     found = re.fullmatch(r"sm_(90|100|103)[af]?", arch or "")
     if found is None:
         raise Unsupported(
-            "cutedsl runs on Hopper and Blackwell data-center GPUs", got=arch or "a CPU", expected="sm_90, sm_100 or sm_103"
+            "cutedsl runs on Hopper and Blackwell data-center GPUs",
+            got=arch or "a CPU",
+            expected="sm_90, sm_100 or sm_103",
         )
     return 90 if found[1] == "90" else 100
 
@@ -65,22 +67,40 @@ def check(schedule: Schedule, lowered: Lowered, generation: int) -> None:
     """Raise `BadSchedule` for what the mainloop does not take."""
     _check_unknown(schedule)
     m, n = schedule.tile_m, schedule.tile_n
-    step = 32 if lowered.mode == "acc_pair" and lowered.stores or m == 192 else 16
+    step = 32 if (lowered.mode == "acc_pair" and lowered.stores) or m == 192 else 16
     if n % step or n > 256:
         raise BadSchedule("Schedule.tile_n", got=n, expected=f"a multiple of {step} up to 256 here")
-    if schedule.cluster_m * schedule.cluster_n > 4 or schedule.cluster_m not in (1, 2, 4) or schedule.cluster_n not in (1, 2, 4):
-        raise BadSchedule("Schedule: cluster", got=f"{schedule.cluster_m}×{schedule.cluster_n}", expected="1, 2 or 4 tiles in all")
+    if (
+        schedule.cluster_m * schedule.cluster_n > 4
+        or schedule.cluster_m not in (1, 2, 4)
+        or schedule.cluster_n not in (1, 2, 4)
+    ):
+        raise BadSchedule(
+            "Schedule: cluster", got=f"{schedule.cluster_m}×{schedule.cluster_n}", expected="1, 2 or 4 tiles in all"
+        )
     if generation == 100:
         if m not in (128, 256) or schedule.pingpong:
-            raise BadSchedule("Schedule on Blackwell", got=f"tile_m {m}, pingpong {schedule.pingpong}", expected="tile_m 128 or 256, no pingpong")
+            raise BadSchedule(
+                "Schedule on Blackwell",
+                got=f"tile_m {m}, pingpong {schedule.pingpong}",
+                expected="tile_m 128 or 256, no pingpong",
+            )
         if n % 32 or (m == 256 and schedule.cluster_m % 2):
-            raise BadSchedule("Schedule on Blackwell", got=f"{m}×{n}, cluster_m {schedule.cluster_m}", expected="tile_n a multiple of 32, an even cluster_m for tile_m 256")
+            raise BadSchedule(
+                "Schedule on Blackwell",
+                got=f"{m}×{n}, cluster_m {schedule.cluster_m}",
+                expected="tile_n a multiple of 32, an even cluster_m for tile_m 256",
+            )
         return
     if schedule.pingpong:
         if m not in PINGPONG_COLUMNS or n > PINGPONG_COLUMNS[m]:
-            raise BadSchedule("Schedule: a ping-pong tile", got=f"{m}×{n}", expected="at most 64×256, 128×208 or 192×128")
+            raise BadSchedule(
+                "Schedule: a ping-pong tile", got=f"{m}×{n}", expected="at most 64×256, 128×208 or 192×128"
+            )
     elif m not in TILES or m * n > MAX_TILE:
-        raise BadSchedule("Schedule: a tile", got=f"{m}×{n}", expected=f"tile_m of {TILES}, at most {MAX_TILE} elements")
+        raise BadSchedule(
+            "Schedule: a tile", got=f"{m}×{n}", expected=f"tile_m of {TILES}, at most {MAX_TILE} elements"
+        )
 
 
 def _check_unknown(schedule: Schedule) -> None:
@@ -90,7 +110,9 @@ def _check_unknown(schedule: Schedule) -> None:
     for name in ("tile_k", "warps", "stages", "persistent", "tma", "split", "split_k"):
         if getattr(schedule, name) != getattr(plain, name):
             raise BadSchedule(
-                f"Schedule.{name} is not a choice of cutedsl", got=getattr(schedule, name), expected=f"{getattr(plain, name)}"
+                f"Schedule.{name} is not a choice of cutedsl",
+                got=getattr(schedule, name),
+                expected=f"{getattr(plain, name)}",
             )
 
 
@@ -100,12 +122,16 @@ def stages(schedule: Schedule, lowered: Lowered, problem: Problem) -> int:
     cooperative = not schedule.pingpong and m % 64 == 0 and m >= 128 and not (m == 192 and n > 128)
     part = (math.gcd(192 if m == 192 else 128, m) if cooperative else 64) * math.gcd(32, n)
     parts = m * n // part
-    stored = sum(_bytes(problem, f"out.{s.output}", s.view, s.name != "D" and lowered.mode == "acc_pair") for s in lowered.stores)
+    stored = sum(
+        _bytes(problem, f"out.{s.output}", s.view, s.name != "D" and lowered.mode == "acc_pair") for s in lowered.stores
+    )
     loaded = sum(_bytes(problem, p.operand, p.view) for p in lowered.ports if p.how == "tile")
     vectors = 0
     for port in lowered.ports:
         if port.how in ("row", "col", "index"):
-            vectors += (n if port.how == "row" else m) * (4 if port.view else ITEM_BYTES[problem.spec(port.operand).dtype])
+            vectors += (n if port.how == "row" else m) * (
+                4 if port.view else ITEM_BYTES[problem.spec(port.operand).dtype]
+            )
     vectors += sum(4 * n * (7 if cooperative else 3) for s in lowered.sinks if s.statistic.axis == "col")
     epilogue = vectors + part * stored * min(parts, 2) // 2 + part * loaded * min(parts, 4) // 2
     return max(0, (SHARED_MEMORY - RESERVED - epilogue) // ((m + n) * TILE_K * ITEM_BYTES[problem.dtype]))

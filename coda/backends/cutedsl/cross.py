@@ -58,7 +58,9 @@ def build(program: EpilogueProgram, problem: Problem, schedule: Schedule, arch: 
             "QUACK_CACHE_ENABLED": "1",
             "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
         }
-        output = _child([sys.executable, "-m", "coda.backends.cutedsl.cross", folder], environment, seconds, program.name)
+        output = _child(
+            [sys.executable, "-m", "coda.backends.cutedsl.cross", folder], environment, seconds, program.name
+        )
         answer = pathlib.Path(folder) / "answer.json"
         objects = list((pathlib.Path(folder) / "objects").rglob("*.o"))
         if not answer.is_file():
@@ -70,14 +72,22 @@ def build(program: EpilogueProgram, problem: Problem, schedule: Schedule, arch: 
         cubin, registers, local = resources(objects[0].read_bytes())
     stages = tuple(found["stages"])
     if generation == 90 and stages and stages[0] < 2:
-        raise BadSchedule(f"{program.name}: this tile leaves room for {stages[0]} stages of A and B", expected="at least 2")
+        raise BadSchedule(
+            f"{program.name}: this tile leaves room for {stages[0]} stages of A and B", expected="at least 2"
+        )
     return Built(cubin, registers, local, found["shared_memory"], found["source"], stages)
 
 
 def _child(command: list[str], environment: dict[str, str], seconds: float, name: str) -> str:
     """What the child printed. It is ended with everything that it started."""
     process = subprocess.Popen(
-        command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
     )
     try:
         output, _ = process.communicate(timeout=seconds)
@@ -93,7 +103,13 @@ def _child(command: list[str], environment: dict[str, str], seconds: float, name
 def _request(program: EpilogueProgram, problem: Problem, schedule: Schedule, arch: str) -> dict[str, Any]:
     sizes = {"m": problem.m, "n": problem.n, "k": problem.k, "dtype": problem.dtype, "arch": problem.arch}
     tensors = {name: asdict(spec) for name, spec in problem.tensors}
-    return {"program": program.to_json(), "problem": sizes, "tensors": tensors, "schedule": schedule.to_dict(), "arch": arch}
+    return {
+        "program": program.to_json(),
+        "problem": sizes,
+        "tensors": tensors,
+        "schedule": schedule.to_dict(),
+        "arch": arch,
+    }
 
 
 def main(folder: str) -> None:

@@ -24,7 +24,9 @@ class TooWide(Exception):
     """Carries the sentence for `supports`."""
 
 
-def intervals(program: EpilogueProgram, problem: Problem, nodes: list[int], converted: frozenset[str]) -> dict[int, Interval]:
+def intervals(
+    program: EpilogueProgram, problem: Problem, nodes: list[int], converted: frozenset[str]
+) -> dict[int, Interval]:
     """The interval of every int node among `nodes`. `converted`: operands that the loader turns into floats.
 
     Raises `TooWide`.
@@ -36,7 +38,9 @@ def intervals(program: EpilogueProgram, problem: Problem, nodes: list[int], conv
             continue
         low, high = _interval(program, problem, node, found)
         if low < INT32[0] or high > INT32[1]:
-            raise TooWide(f"{node.op} of integers may leave 32 bits ({low} to {high}), and the epilogue computes them in 32")
+            raise TooWide(
+                f"{node.op} of integers may leave 32 bits ({low} to {high}), and the epilogue computes them in 32"
+            )
         found[i] = (low, high)
     return found
 
@@ -74,7 +78,9 @@ def _corners(f: Callable[[int, int], int]) -> Callable[[list[Interval]], Interva
 def _positive_division(args: list[Interval]) -> Interval:
     (low, high), (smallest, largest) = args
     if low < 0 or smallest <= 0:
-        raise TooWide("integer division of values that may be negative, or by values that may be 0, has no lowering here")
+        raise TooWide(
+            "integer division of values that may be negative, or by values that may be 0, has no lowering here"
+        )
     return low // largest, high // smallest
 
 

@@ -72,10 +72,18 @@ class Shape:
 @functools.lru_cache(maxsize=1024)
 def modified(lowered: Lowered) -> Any:
     """quack's object for the function. Call under the lock."""
-    names = {n: v for n, v in vars(operators).items() if callable(v) and not n.startswith("__")}
+    functions = {n: v for n, v in vars(operators).items() if isinstance(v, types.FunctionType)}
+    names = {n: operators.Named(n, f) for n, f in functions.items()}
     module = types.ModuleType(f"coda_gen_{lowered.function}")
     vars(module).update(
-        names, pack=pack, F2=F2, Float32=cutlass.Float32, Int32=cutlass.Int32, Boolean=cutlass.Boolean, inf=math.inf, nan=math.nan
+        names,
+        pack=pack,
+        F2=F2,
+        Float32=cutlass.Float32,
+        Int32=cutlass.Int32,
+        Boolean=cutlass.Boolean,
+        inf=math.inf,
+        nan=math.nan,
     )
     file = f"<coda {lowered.function}>"
     linecache.cache[file] = (len(lowered.source), None, lowered.source.splitlines(keepends=True), file)
@@ -165,13 +173,16 @@ class Runner:
         shapes |= {f"out.{o.name}": self.program.output_shape(o.name, p.m, p.n) for o in self.program.outputs}
         shapes |= {"row_index": (p.m,), "column_index": (p.n,)}
         stands = {name: self._stand(name, shape, device) for name, shape in shapes.items()}
-        operands = {}
+        operands: dict[str, Any] = {}
         for port in self.lowered.ports:
             if port.how in ("scalar", "count"):
                 operands[port.name] = 0
             else:
                 operands[port.name] = _viewed_shape(stands[port.operand]) if port.view else stands[port.operand]
-        stores = {s.name: _viewed_shape(stands[f"out.{s.output}"]) if s.view else stands[f"out.{s.output}"] for s in self.lowered.stores}
+        stores = {
+            s.name: _viewed_shape(stands[f"out.{s.output}"]) if s.view else stands[f"out.{s.output}"]
+            for s in self.lowered.stores
+        }
         sinks = {}
         for sink in self.lowered.sinks:
             shape, strides, _ = self._place(sink)

@@ -90,7 +90,9 @@ class Lowered:
         return tuple(p for p in self.ports if p.how != "index")
 
 
-def lower(program: EpilogueProgram, problem: Problem, tile_m: int, tile_n: int, version: str, packed: bool = False) -> Lowered:
+def lower(
+    program: EpilogueProgram, problem: Problem, tile_m: int, tile_n: int, version: str, packed: bool = False
+) -> Lowered:
     """The program for tiles of this size. `version` names the functions that it calls; `packed`: values come in pairs
     of lanes (Blackwell)."""
     ragged = (problem.n % tile_n != 0, problem.m % tile_m != 0)
@@ -98,12 +100,16 @@ def lower(program: EpilogueProgram, problem: Problem, tile_m: int, tile_n: int, 
 
 
 @functools.lru_cache(maxsize=512)
-def _lower(program: EpilogueProgram, problem: Problem, ragged: tuple[bool, bool], version: str, packed: bool) -> Lowered:
+def _lower(
+    program: EpilogueProgram, problem: Problem, ragged: tuple[bool, bool], version: str, packed: bool
+) -> Lowered:
     return _Writer(program, problem, ragged, version, packed).write()
 
 
 class _Writer:
-    def __init__(self, program: EpilogueProgram, problem: Problem, ragged: tuple[bool, bool], version: str, packed: bool) -> None:
+    def __init__(
+        self, program: EpilogueProgram, problem: Problem, ragged: tuple[bool, bool], version: str, packed: bool
+    ) -> None:
         self.program, self.problem, self.version, self.packed = program, problem, version, packed
         self.ragged_n, self.ragged_m = ragged
         self.anatomy = Anatomy(program)
@@ -159,7 +165,9 @@ class _Writer:
                     uses.setdefault(str(node.attr("name")), set()).add(self.nodes[i].op)
         return frozenset(name for name, ops in uses.items() if ops == {"to_float"})
 
-    def _function(self, ports: tuple[Port, ...], stores: tuple[Store, ...], sinks: tuple[Sink, ...], results: dict[str, str]) -> Lowered:
+    def _function(
+        self, ports: tuple[Port, ...], stores: tuple[Store, ...], sinks: tuple[Sink, ...], results: dict[str, str]
+    ) -> Lowered:
         names = [p.name for p in ports if p.how != "index"]
         about = [f"program    {self.program.name} {self.program.digest[:16]}", f"operators  {self.version}"]
         about += [f"{p.name:10} {p.operand}{' as pairs or bits in fp32' if p.view else ''}" for p in ports]
@@ -172,7 +180,9 @@ class _Writer:
         key = hashlib.sha256(f"{mode} {self.packed} {names}\n{text}".encode()).hexdigest()[:16]
         function = f"f_{key}"
         if self.packed and not self.pairs:
-            source = _by_lane(function, names, [p.how == "scalar" or p.how == "count" for p in ports if p.how != "index"], text)
+            source = _by_lane(
+                function, names, [p.how == "scalar" or p.how == "count" for p in ports if p.how != "index"], text
+            )
         else:
             source = f"def {function}({', '.join(['acc', *names])}):\n{text}\n"
         return Lowered(function, source, mode, ports, stores, sinks)
@@ -303,11 +313,15 @@ class _Writer:
             if full and "D" not in results:
                 name = "D"
             elif full and self.pairs:
-                raise Inexpressible("two outputs of full width beside unpaired columns: only one can be stored from pairs")
+                raise Inexpressible(
+                    "two outputs of full width beside unpaired columns: only one can be stored from pairs"
+                )
             else:
                 name = f"o_{output.name}"
             if self.pairs and not full and self.problem.spec(f"out.{output.name}").dtype not in SIXTEEN:
-                raise Inexpressible(f"{output.name} has half the width and is not a 16-bit float, which pairs cannot store")
+                raise Inexpressible(
+                    f"{output.name} has half the width and is not a 16-bit float, which pairs cannot store"
+                )
             stores.append(Store(name, output.name, view))
             results[name] = f"pack({lanes[0]}, {lanes[1]})" if full and self.pairs else lanes[0]
         return tuple(stores), results
@@ -318,14 +332,18 @@ class _Writer:
         if t.kind is Kind.SEGMENT:
             raise Inexpressible("segments of columns have no lowering here")
         if dtype not in ("float32", *SIXTEEN):
-            raise Inexpressible(f"{output.name} is stored as {dtype}; this backend stores float32, bfloat16 and float16 tiles")
+            raise Inexpressible(
+                f"{output.name} is stored as {dtype}; this backend stores float32, bfloat16 and float16 tiles"
+            )
         lanes = self._spread(output.node, self.count(t))
         if t.dtype is DType.INT:
             lanes = [f"to_float({lane})" for lane in lanes]
         if t.width != 2:
             return lanes, False
         if dtype not in SIXTEEN:
-            raise Inexpressible(f"{output.name} has width 2 and is stored as {dtype}: only 16-bit floats travel as pairs")
+            raise Inexpressible(
+                f"{output.name} has width 2 and is stored as {dtype}: only 16-bit floats travel as pairs"
+            )
         return [f"join_{dtype}({lanes[k]}, {lanes[k + 1]})" for k in range(0, len(lanes), 2)], True
 
     # statistics ---------------------------------------------------------------------------------------------------------
@@ -385,7 +403,13 @@ class _Writer:
 
 def _exact_reciprocal(value: object) -> bool:
     """Whether dividing by a constant is multiplying by another one."""
-    return isinstance(value, float) and math.isfinite(value) and value != 0 and abs(math.frexp(value)[0]) == 0.5 and 2.0**-100 < abs(value) < 2.0**100
+    return (
+        isinstance(value, float)
+        and math.isfinite(value)
+        and value != 0
+        and abs(math.frexp(value)[0]) == 0.5
+        and 2.0**-100 < abs(value) < 2.0**100
+    )
 
 
 def _by_lane(function: str, names: list[str], shared: list[bool], body: str) -> str:

@@ -6,8 +6,10 @@
     hooks                       methods of quack's operators that our operators override: see `operators.py`
 
 Works with quack-kernels 0.6.5 on nvidia-cutlass-dsl 4.7.1 (CUDA 13) and 4.8.1 (CUDA 12 and 13); `configs.PINNED`
-refuses others. Annotations are values here (cute reads them), so they are not postponed.
+refuses others. Annotations are values here (cute reads them), so they are not postponed; mypy leaves the file alone, since what it
+calls has no types.
 """  # noqa: I002
+# mypy: ignore-errors
 
 import contextlib
 import functools
@@ -16,8 +18,8 @@ from collections.abc import Iterator
 from cutlass import Float32, Int32
 from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import T, dsl_user_op
-from quack.epilogue.ops import _dup_s16sat_from_s32, _selp_pair_f16x2
 from cutlass.utils import SmemAllocator
+from quack.epilogue.ops import _dup_s16sat_from_s32, _selp_pair_f16x2
 from quack.gemm_sm90 import GemmSm90
 from quack.gemm_sm100 import GemmSm100
 

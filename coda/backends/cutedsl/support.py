@@ -60,7 +60,9 @@ def _product(problem: Problem) -> str:
         if spec.layout == "any":
             return f"{name} is contiguous along neither dimension, which its loads by TMA need"
         if not spec.aligned:
-            return f"the base address or outer stride of {name} is not a multiple of 16 bytes, which its loads by TMA need"
+            return (
+                f"the base address or outer stride of {name} is not a multiple of 16 bytes, which its loads by TMA need"
+            )
     return ""
 
 
