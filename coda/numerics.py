@@ -270,6 +270,8 @@ def _ulps(x: torch.Tensor, dtype: str) -> torch.Tensor:
 
 def _masks_differ(c: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
     """Per block, whether NaN or an infinity is where the other has none."""
+    if bool(torch.isfinite(c).all()) and bool(torch.isfinite(r).all()):
+        return torch.zeros(len(c), dtype=torch.bool, device=c.device)
     differs = torch.isnan(c) != torch.isnan(r)
     differs |= torch.isposinf(c) != torch.isposinf(r)
     return (differs | (torch.isneginf(c) != torch.isneginf(r))).any(1)

@@ -235,12 +235,12 @@ def lint_task(task: Task, *, seed: int | None = None, mutants: tuple[Mutant, ...
                 if rule == WORKING and not mutant.gross:
                     continue
                 for output in task.outputs:
-                    verdicts = [v for scene in scenes if (v := judge_one(mutant, output.name, scene)) is not None]
-                    if not verdicts:
+                    killed = _fate(judge_one, mutant, output.name, scenes)
+                    if killed is None:
                         continue
                     label = f"{output.name}: {mutant.name} ({rule})"
                     tried.append(label)
-                    if not any(verdicts):
+                    if not killed:
                         survivors.append(label)
     bad = bool(problems or survivors or not tried)
     return LintReport(
@@ -255,6 +255,20 @@ def lint_task(task: Task, *, seed: int | None = None, mutants: tuple[Mutant, ...
         seed=seed,
         seconds=round(time.monotonic() - started, 3),
     )
+
+
+def _fate(
+    judge_one: Callable[[Mutant, str, Scene], bool | None], mutant: Mutant, name: str, scenes: list[Scene]
+) -> bool | None:
+    """Whether some case refuses the mutant; None where it can be built for no case."""
+    fate: bool | None = None
+    for scene in scenes:
+        seen = judge_one(mutant, name, scene)
+        if seen:
+            return True
+        if seen is not None:
+            fate = False
+    return fate
 
 
 def _scenes(task: Task, seed: int) -> list[Scene]:
@@ -276,7 +290,7 @@ def _scenes(task: Task, seed: int) -> list[Scene]:
             task, draws.draw(task, dims, seed=draws.subseed(seed, at, "other"), distribution=distribution)
         )
         scenes.append(Scene(dims, inputs, right, other))
-    return scenes
+    return sorted(scenes, key=lambda scene: math.prod(scene.dims.values()))  # most mutants fall to the smallest
 
 
 def _shape_problems(task: Task) -> list[str]:

@@ -43,7 +43,7 @@ from ..task import Dims, Task, lengths
 from . import inputs as draws
 from .patterns import describe
 from .runner import Buffers, Run, Runner
-from .sizes import Rules, bounded, hidden
+from .sizes import Rules, hidden
 from .subject import Subject, load_task
 from .worker import gpu_health
 
@@ -100,12 +100,8 @@ def cases(task: Task, seed: int, *, device: str) -> Iterator[Case]:
     """Interpreter: small sizes in fp32 and fp16. GPU: the same and benchmark-like sizes, in bf16 and fp16."""
     rng = random.Random(draws.subseed(seed, "sizes"))
     rules = Rules.of(task)
-    cut = {"cpu": 1 << 17, "cuda": 1 << 24}[device]
-    small = [(s.family, _cut(s.dims, rules, cut)) for family in ("ragged", "smoke") for s in task.shapes_of(family)]
-    small = sorted({tuple(sorted(d.items())): (w, d) for w, d in small}.values(), key=lambda x: -_size(x[1]))
-    spare = [(where, dims) for where, dims in hidden(task, rng) if _size(dims) <= cut]
-    if device == "cpu":
-        small = small[:3]
+    small = _small(task, rules, {"cpu": 1 << 19, "cuda": 1 << 26}[device], {"cpu": 2, "cuda": 8}[device])
+    spare = [(where, dims) for where, dims in hidden(task, rng) if _size(dims) <= 1 << 19]
     large = [
         ("benchmark-like", bounded_to(s.dims, rules, DEVICE_MAX))
         for s in task.shapes_of("benchmark")[:1]
@@ -127,8 +123,13 @@ def _size(dims: Dims) -> int:
     return size
 
 
-def _cut(dims: Dims, rules: Rules, elements: int) -> Dims:
-    return bounded_to(bounded(dims, rules), rules, elements)
+def _small(task: Task, rules: Rules, elements: int, count: int) -> list[tuple[str, Dims]]:
+    """The largest ragged shapes that fit as they are, then smoke ones; halved only where none fits."""
+    found: list[tuple[str, Dims]] = []
+    for family in ("ragged", "smoke"):
+        fit = sorted((s.dims for s in task.shapes_of(family) if _size(s.dims) <= elements), key=_size, reverse=True)
+        found += [(family, dims) for dims in fit[:count]]
+    return found or [("ragged", bounded_to(task.shapes[0].dims, rules, elements))]
 
 
 def bounded_to(dims: Dims, rules: Rules, elements: int) -> Dims:
