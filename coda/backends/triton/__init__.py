@@ -44,7 +44,10 @@ class TritonBackend:
         if env.interpreting():
             return Support(True)
         if not torch.cuda.is_available():
-            return Support(False, "no CUDA device; TRITON_INTERPRET=1, set before Triton is imported, runs small problems on the CPU")
+            return Support(
+                False,
+                "no CUDA device; TRITON_INTERPRET=1, set before Triton is imported, runs small problems on the CPU",
+            )
         major, minor = torch.cuda.get_device_capability()
         return Support(major >= 8, "" if major >= 8 else f"sm_{major}{minor} is older than sm_80")
 
@@ -115,7 +118,9 @@ class TritonBackend:
                 raise Unsupported("triton multiplies equal dtypes", got=f"{specs['a'].dtype} and {specs['b'].dtype}")
             if problem.dtype == "bfloat16" and arch is None and env.interpreting():
                 raise Unsupported(
-                    "Triton's interpreter multiplies bf16 wrongly", got="bfloat16 on a CPU", expected="float32 or float16 there"
+                    "Triton's interpreter multiplies bf16 wrongly",
+                    got="bfloat16 on a CPU",
+                    expected="float32 or float16 there",
                 )
 
 

@@ -154,13 +154,24 @@ class Anatomy:
     @functools.cached_property
     def max_width(self) -> Fraction:
         """The largest width of a tile value."""
-        widths = [self.program.nodes[i].type.width for i in self.in_tile if self.program.nodes[i].type.kind is Kind.TILE]
+        widths = [
+            self.program.nodes[i].type.width for i in self.in_tile if self.program.nodes[i].type.kind is Kind.TILE
+        ]
         return max(widths, default=Fraction(1))
 
     @functools.cached_property
     def traffic(self) -> Fraction:
         """Matrices of width 1 that the epilogue reads and writes."""
-        read = sum((n.type.width for i in self.in_tile if (n := self.program.nodes[i]).op == "operand" and n.type.kind is Kind.TILE), Fraction(0))
+        read = sum(
+            (
+                n.type.width
+                for i in self.in_tile
+                if (n := self.program.nodes[i]).op == "operand" and n.type.kind is Kind.TILE
+            ),
+            Fraction(0),
+        )
         nodes = self.program.nodes
-        written = sum((nodes[o.node].type.width for o in self.tile_outputs if nodes[o.node].type.kind is Kind.TILE), Fraction(0))
+        written = sum(
+            (nodes[o.node].type.width for o in self.tile_outputs if nodes[o.node].type.kind is Kind.TILE), Fraction(0)
+        )
         return read + written

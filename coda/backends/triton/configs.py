@@ -35,7 +35,12 @@ class Limits:
 
 def limits(arch: str | None) -> Limits:
     """The limits of an architecture (of a H200 where it is not known)."""
-    known = {80: Limits(163 << 10, 108), 86: Limits(99 << 10, 82), 89: Limits(99 << 10, 128), 120: Limits(99 << 10, 170)}
+    known = {
+        80: Limits(163 << 10, 108),
+        86: Limits(99 << 10, 82),
+        89: Limits(99 << 10, 128),
+        120: Limits(99 << 10, 170),
+    }
     return known.get(capability(arch), Limits(227 << 10, 132))
 
 
@@ -67,8 +72,13 @@ def check(program: EpilogueProgram, problem: Problem, schedule: Schedule, arch: 
     if schedule.backend != "triton":
         raise BadSchedule("a schedule of another backend", got=schedule.backend, expected="triton")
     for field in dataclasses.fields(Schedule):
-        if field.name in ("split_k", "cluster_m", "cluster_n", "pingpong") and getattr(schedule, field.name) != field.default:
-            raise BadSchedule(f"triton: Schedule.{field.name}", got=getattr(schedule, field.name), expected=field.default)
+        if (
+            field.name in ("split_k", "cluster_m", "cluster_n", "pingpong")
+            and getattr(schedule, field.name) != field.default
+        ):
+            raise BadSchedule(
+                f"triton: Schedule.{field.name}", got=getattr(schedule, field.name), expected=field.default
+            )
     anatomy = Anatomy(program)
     gemm = program.kind == "epilogue"
     smallest = 16 if gemm else 1
@@ -86,7 +96,9 @@ def check(program: EpilogueProgram, problem: Problem, schedule: Schedule, arch: 
 def _check_split(anatomy: Anatomy, schedule: Schedule, gemm: bool) -> None:
     part = schedule.tile_n // schedule.split
     if schedule.split > 1 and (not gemm or part < 16):
-        raise BadSchedule("triton: Schedule.split", got=schedule.split, expected="1" if not gemm else "parts of 16 columns or more")
+        raise BadSchedule(
+            "triton: Schedule.split", got=schedule.split, expected="1" if not gemm else "parts of 16 columns or more"
+        )
     if part < anatomy.unit:
         raise BadSchedule(
             "triton: a segment or a pair does not fit into a part of a tile",
@@ -110,7 +122,11 @@ def _check_size(anatomy: Anatomy, problem: Problem, schedule: Schedule, arch: st
     if gemm and arch is not None:
         need, have = shared_memory(problem, schedule), limits(arch).shared
         if need > have:
-            raise BadSchedule("triton: the stages do not fit into shared memory", got=f"{need} bytes", expected=f"at most {have} on {arch}")
+            raise BadSchedule(
+                "triton: the stages do not fit into shared memory",
+                got=f"{need} bytes",
+                expected=f"at most {have} on {arch}",
+            )
 
 
 def shared_memory(problem: Problem, schedule: Schedule) -> int:
@@ -149,7 +165,11 @@ def default_schedule(program: EpilogueProgram, problem: Problem) -> Schedule:
     anatomy = Anatomy(program)
     widest = WIDEST_GEMM if program.kind == "epilogue" else WIDEST_POINTWISE
     if anatomy.unit > widest:
-        raise Unsupported("triton: a segment is longer than any tile", got=f"{anatomy.unit} columns of acc", expected=f"at most {widest}")
+        raise Unsupported(
+            "triton: a segment is longer than any tile",
+            got=f"{anatomy.unit} columns of acc",
+            expected=f"at most {widest}",
+        )
     if program.kind == "pointwise":
         return _pointwise(anatomy, problem)
     if problem.arch is None:
@@ -171,7 +191,9 @@ def default_schedule(program: EpilogueProgram, problem: Problem) -> Schedule:
 def _by_descriptor(problem: Problem) -> bool:
     """Whether A and B both come through descriptors: pointer loads are pipelined in a plain loop alone."""
     specs = dict(problem.tensors)
-    return has_tma(problem.arch) and all(x not in specs or specs[x].aligned and specs[x].layout != "any" for x in ("a", "b"))
+    return has_tma(problem.arch) and all(
+        x not in specs or (specs[x].aligned and specs[x].layout != "any") for x in ("a", "b")
+    )
 
 
 def _time(row: tuple[int, int, int, int, int, float], problem: Problem, sms: int, unit: int) -> float:
@@ -187,7 +209,7 @@ def _split(anatomy: Anatomy, schedule: Schedule) -> tuple[int, int]:
     """Parts of the accumulator, as wanted and as possible: 64 numbers per thread never spill; 128 do with a heavy epilogue."""
     held = schedule.tile_m * schedule.tile_n // (32 * schedule.warps)
     weight = float(anatomy.traffic) + 0.5 * len(anatomy.statistics) + len(anatomy.in_tile) / 40
-    wanted = 1 if held <= 64 or weight < 1.2 and not anatomy.statistics else 2 if weight < 4.2 else 4
+    wanted = 1 if held <= 64 or (weight < 1.2 and not anatomy.statistics) else 2 if weight < 4.2 else 4
     for split in (4, 2):
         part = schedule.tile_n // split
         if split <= wanted and part >= max(32, anatomy.unit) and anatomy.step(part) == part:
@@ -204,7 +226,9 @@ def _fit(anatomy: Anatomy, schedule: Schedule) -> Schedule:
         tile_k = max(16, tile_k // 2)
     if (tile_m, tile_n) == (schedule.tile_m, schedule.tile_n):
         return schedule
-    return dataclasses.replace(schedule, tile_m=tile_m, tile_n=tile_n, tile_k=tile_k, stages=min(schedule.stages, 2), warps=8)
+    return dataclasses.replace(
+        schedule, tile_m=tile_m, tile_n=tile_n, tile_k=tile_k, stages=min(schedule.stages, 2), warps=8
+    )
 
 
 def _pointwise(anatomy: Anatomy, problem: Problem) -> Schedule:
@@ -219,7 +243,15 @@ def _pointwise(anatomy: Anatomy, problem: Problem) -> Schedule:
     if problem.arch is None:
         tile_m = max(tile_m, 32)
     tile_m = min(tile_m, 1024, 1 << max(0, problem.m - 1).bit_length())
-    return Schedule(tile_m=tile_m, tile_n=tile_n, tile_k=16, warps=4 if tile_m * tile_n <= 8192 else 8, stages=1, persistent=False, tma=False)
+    return Schedule(
+        tile_m=tile_m,
+        tile_n=tile_n,
+        tile_k=16,
+        warps=4 if tile_m * tile_n <= 8192 else 8,
+        stages=1,
+        persistent=False,
+        tma=False,
+    )
 
 
 def candidates(program: EpilogueProgram, problem: Problem) -> list[Schedule]:
@@ -228,13 +260,25 @@ def candidates(program: EpilogueProgram, problem: Problem) -> list[Schedule]:
     found = [default_schedule(program, problem)]
     if program.kind == "pointwise":
         base = found[0]
-        found += [dataclasses.replace(base, tile_m=t, warps=w) for t in (base.tile_m, max(1, base.tile_m // 2), base.tile_m * 2) for w in (4, 8)]
+        found += [
+            dataclasses.replace(base, tile_m=t, warps=w)
+            for t in (base.tile_m, max(1, base.tile_m // 2), base.tile_m * 2)
+            for w in (4, 8)
+        ]
     elif problem.dtype != "float32":
         for tile_m, tile_n, tile_k, warps, stages, _ in _HOPPER if has_tma(problem.arch) else _AMPERE:
             for split in (1, 2, 4):
                 for persistent in (True, False):
                     found.append(
-                        Schedule(tile_m=tile_m, tile_n=tile_n, tile_k=tile_k, warps=warps, stages=stages, split=split, persistent=persistent)
+                        Schedule(
+                            tile_m=tile_m,
+                            tile_n=tile_n,
+                            tile_k=tile_k,
+                            warps=warps,
+                            stages=stages,
+                            split=split,
+                            persistent=persistent,
+                        )
                     )
     valid = []
     for schedule in dict.fromkeys(found):
@@ -242,7 +286,8 @@ def candidates(program: EpilogueProgram, problem: Problem) -> list[Schedule]:
             check(program, problem, schedule, problem.arch)
         except BadSchedule:
             continue
-        if program.kind == "pointwise" or schedule.tile_m <= 2 * max(16, problem.m) and anatomy.unit <= schedule.tile_n:
+        if program.kind == "pointwise" or (
+            schedule.tile_m <= 2 * max(16, problem.m) and anatomy.unit <= schedule.tile_n
+        ):
             valid.append(schedule)
     return valid
-

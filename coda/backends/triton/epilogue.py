@@ -125,7 +125,10 @@ class Epilogue(Vectors):
             axis = self._axes[by]
         else:
             axis = self.columns(t.width, t.size or 1)
-        self.line(f"tl.store({self._place(name, layout, axis)}, {text}, mask=row_ok[:, None] & {axis.ok}[None, :])", f"-> {output.name}")
+        self.line(
+            f"tl.store({self._place(name, layout, axis)}, {text}, mask=row_ok[:, None] & {axis.ok}[None, :])",
+            f"-> {output.name}",
+        )
 
     # values of the running tile ---------------------------------------------------------------------------------
     def tile(self, index: int) -> str:
@@ -200,7 +203,9 @@ class Epilogue(Vectors):
         if s.axis == "col":
             self.line(f'part = fold_part({value}, row_ok[:, None], "{s.fold}", 0)', f"{s.fold} over the tile's rows")
             start = self._tail(s)
-            self.line(f"tl.store(partials + {start} + (tl.cast(tile_m, tl.int64) * ({times(width, 'N')}) + {axis.at}), part, mask={axis.ok})")
+            self.line(
+                f"tl.store(partials + {start} + (tl.cast(tile_m, tl.int64) * ({times(width, 'N')}) + {axis.at}), part, mask={axis.ok})"
+            )
             return
         self.used.add("slots")
         inside = f"{axis.ok}[None, :]"
@@ -250,7 +255,14 @@ def formula(nodes: tuple[Node, ...], node: Node) -> str:
     if node.op == "operand":
         return ""
     text = OPS[node.op].formula
-    if "maths." in lowering.TABLE.get(node.op, "") or node.op.startswith(("segment", "cast")) or node.type.dtype is DType.BOOL:
-        names = [f"v{i}" if nodes[i].op not in ("acc", "const") else str(dict(nodes[i].attrs).get("value", "acc")) for i in node.args]
+    if (
+        "maths." in lowering.TABLE.get(node.op, "")
+        or node.op.startswith(("segment", "cast"))
+        or node.type.dtype is DType.BOOL
+    ):
+        names = [
+            f"v{i}" if nodes[i].op not in ("acc", "const") else str(dict(nodes[i].attrs).get("value", "acc"))
+            for i in node.args
+        ]
         return text.format(*names, **dict(node.attrs))
     return ""

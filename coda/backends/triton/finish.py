@@ -94,11 +94,19 @@ class Finisher(Vectors):
         for output in self.anatomy.vector_outputs:
             t = self.program.nodes[output.node].type
             found.setdefault((t.kind, t.width if t.kind is Kind.ROW else Fraction(1)), []).append(output)
-        return [(kind, width, found[kind, width]) for kind, width in sorted(found, key=lambda k: (k[0] is Kind.ROW, k[1]))]
+        return [
+            (kind, width, found[kind, width]) for kind, width in sorted(found, key=lambda k: (k[0] is Kind.ROW, k[1]))
+        ]
 
     def _store(self, output: Output, axis: Axis) -> None:
         dtype = self.spec(f"out.{output.name}").dtype
-        text = lowering.stored(self.vector(output.node, axis), self.program.nodes[output.node].type.dtype, dtype, output.saturate, self.native_fp8)
+        text = lowering.stored(
+            self.vector(output.node, axis),
+            self.program.nodes[output.node].type.dtype,
+            dtype,
+            output.saturate,
+            self.native_fp8,
+        )
         at = axis.at
         if self.spec(f"out.{output.name}").layout == "any":
             at = f"{at}.to(tl.int64) * {output.name}_out_stride"
@@ -108,5 +116,8 @@ class Finisher(Vectors):
 def sections(anatomy: Anatomy, m: int, n: int) -> int:
     """How many programs the finisher runs."""
     nodes = anatomy.program.nodes
-    lengths = {(nodes[o.node].type.kind, nodes[o.node].type.width if nodes[o.node].type.kind is Kind.ROW else Fraction(1)) for o in anatomy.vector_outputs}
+    lengths = {
+        (nodes[o.node].type.kind, nodes[o.node].type.width if nodes[o.node].type.kind is Kind.ROW else Fraction(1))
+        for o in anatomy.vector_outputs
+    }
     return sum(-(-(m if kind is Kind.COL else int(width * n)) // LANES) for kind, width in lengths)

@@ -33,7 +33,6 @@ from coda.errors import BackendUnavailable, CompileError
 from coda.problem import ITEM_BYTES, Problem, Schedule
 from coda.program import EpilogueProgram
 
-
 # files ------------------------------------------------------------------------------------------------------------
 
 
@@ -47,7 +46,8 @@ def module(text: str, name: str) -> ModuleType:
         return sys.modules[full]
     path = _written(f"{re.sub('[^A-Za-z0-9_]', '_', name)[:40]}_{key}.py", text)
     spec = importlib.util.spec_from_file_location(full, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     found = importlib.util.module_from_spec(spec)
     sys.modules[full] = found
     try:
@@ -74,7 +74,11 @@ def _written(name: str, text: str) -> pathlib.Path:
             last = error
             continue
         return path
-    raise BackendUnavailable("the folder of generated kernels cannot be written", got=str(last), hint="set CODA_CACHE_DIR to a folder of yours")
+    raise BackendUnavailable(
+        "the folder of generated kernels cannot be written",
+        got=str(last),
+        hint="set CODA_CACHE_DIR to a folder of yours",
+    )
 
 
 # launches ---------------------------------------------------------------------------------------------------------
@@ -103,7 +107,7 @@ class Runner:
         self._sizes = {"m": p.m, "n": p.n, "k": p.k, "slots": slots, "tiles_m": tiles_m}
         self.tiles = tiles_m * tiles_n if self.generated.kernel is not None else 0
         self.vector_blocks = sections(anatomy, p.m, p.n)
-        self.workspace = anatomy.workspace(p.m, p.n, slots, tiles_m) if anatomy.statistics else 0
+        self.workspace = max(1, anatomy.workspace(p.m, p.n, slots, tiles_m)) if anatomy.statistics else 0
         self._kernel = [self._getter(a) for a in self.generated.kernel or ()]
         self._finisher = [self._getter(a) for a in self.generated.finisher or ()]
         self.outputs = tuple(f"out.{o.name}" for o in anatomy.tile_outputs)
@@ -158,16 +162,18 @@ class Runner:
         import torch
 
         workspace = torch.empty(self.workspace, dtype=torch.float32, device=device) if self.workspace else None
-        if workspace is None and (self.generated.finisher or self.generated.kernel):
-            workspace = next(t for t in tensors.values() if isinstance(t, torch.Tensor))  # a pointer that nobody follows
         try:
             if self.tiles:
                 args = [get(tensors, workspace) for get in self._kernel]
-                self.module.tile_kernel[(self._programs(device),)](*args, ALIASED=self._aliased(tensors), **self.options)
+                self.module.tile_kernel[(self._programs(device),)](
+                    *args, ALIASED=self._aliased(tensors), **self.options
+                )
             if self.vector_blocks:
                 args = [get(tensors, workspace) for get in self._finisher]
                 fusion = self.options["enable_fp_fusion"]
-                self.module.finish_kernel[(self.vector_blocks,)](*args, num_warps=4, num_stages=2, enable_fp_fusion=fusion)
+                self.module.finish_kernel[(self.vector_blocks,)](
+                    *args, num_warps=4, num_stages=2, enable_fp_fusion=fusion
+                )
         except Exception as error:
             raise_as_compile_error(error, self.program.name)
             raise
@@ -203,7 +209,11 @@ def _scalar(name: str, number: type, tensors: Mapping[str, Any], workspace: Any)
     x = tensors[name]
     if isinstance(x, torch.Tensor):
         return x
-    return torch.tensor(number(x), dtype=torch.float64 if number is float else torch.int64) if env.interpreting() else number(x)
+    return (
+        torch.tensor(number(x), dtype=torch.float64 if number is float else torch.int64)
+        if env.interpreting()
+        else number(x)
+    )
 
 
 def _descriptor(a: Argument, tensors: Mapping[str, Any], workspace: Any) -> Any:
@@ -253,7 +263,14 @@ def cross(runner: Runner, arch: str) -> Built:
     generated, options = runner.generated, runner.options
     built = None
     if generated.finisher is not None:
-        built = _compile(runner, runner.module.finish_kernel, generated.finisher, arch, {**options, "num_warps": 4, "num_stages": 2}, {})
+        built = _compile(
+            runner,
+            runner.module.finish_kernel,
+            generated.finisher,
+            arch,
+            {**options, "num_warps": 4, "num_stages": 2},
+            {},
+        )
     if generated.kernel is not None:
         built = _compile(runner, runner.module.tile_kernel, generated.kernel, arch, options, {"ALIASED": False})
     assert built is not None
@@ -261,7 +278,12 @@ def cross(runner: Runner, arch: str) -> Built:
 
 
 def _compile(
-    runner: Runner, kernel: Any, arguments: tuple[Argument, ...], arch: str, options: Mapping[str, Any], constants: Mapping[str, Any]
+    runner: Runner,
+    kernel: Any,
+    arguments: tuple[Argument, ...],
+    arch: str,
+    options: Mapping[str, Any],
+    constants: Mapping[str, Any],
 ) -> Built:
     import triton
     from triton.backends.compiler import GPUTarget
@@ -274,7 +296,9 @@ def _compile(
         compiled = triton.compile(source, target=GPUTarget("cuda", configs.capability(arch), 32), options=dict(options))
     except Exception as error:
         raise_as_compile_error(error, runner.program.name)
-        raise CompileError(f"{runner.program.name}: compiling for {arch} failed", got=f"{type(error).__name__}: {error}"[-2000:]) from error
+        raise CompileError(
+            f"{runner.program.name}: compiling for {arch} failed", got=f"{type(error).__name__}: {error}"[-2000:]
+        ) from error
     cubin = compiled.asm["cubin"]
     shared = int(compiled.metadata.shared)
     if shared > configs.limits(arch).shared:
@@ -312,6 +336,8 @@ def resources(cubin: bytes) -> tuple[int | None, int | None]:
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)
-        run = subprocess.run([str(tool), "--dump-resource-usage", str(path)], capture_output=True, text=True, timeout=60, check=False)
+        run = subprocess.run(
+            [str(tool), "--dump-resource-usage", str(path)], capture_output=True, text=True, timeout=60, check=False
+        )
     registers, stack = re.search(r"REG:(\d+)", run.stdout), re.search(r"STACK:(\d+)", run.stdout)
     return (int(registers[1]) if registers else None), (int(stack[1]) if stack else None)

@@ -58,7 +58,11 @@ TABLE: dict[str, str] = {
 }
 """Elementwise operations whose text does not depend on the dtype."""
 
-FAST: dict[str, str] = {"exp": "maths.fast_exp({0})", "sigmoid": "maths.fast_sigmoid({0})", "tanh": "maths.fast_tanh({0})"}
+FAST: dict[str, str] = {
+    "exp": "maths.fast_exp({0})",
+    "sigmoid": "maths.fast_sigmoid({0})",
+    "tanh": "maths.fast_tanh({0})",
+}
 """What `fast_math=True` changes."""
 
 ALWAYS_TYPED = ("floordiv", "mod")
@@ -106,10 +110,12 @@ def typed(value: bool | int | float, dtype: DType) -> str:
     return f"tl.full((), {text}, {TYPES[dtype]})"
 
 
-def expression(node: Node, args: Sequence[str], constants: Sequence[bool | int | float | None], types: Sequence[DType], fast: bool) -> str:
+def expression(
+    node: Node, args: Sequence[str], constants: Sequence[bool | int | float | None], types: Sequence[DType], fast: bool
+) -> str:
     """The text of an elementwise operation. `constants[i]` is the value of an argument that is a constant."""
     texts = list(args)
-    for group in ([[0], [1, 2]] if node.op == "where" else [list(range(len(args)))]):
+    for group in [[0], [1, 2]] if node.op == "where" else [list(range(len(args)))]:
         known = [constants[i] for i in group]
         every = node.op in ALWAYS_TYPED
         if every or all(c is not None for c in known):

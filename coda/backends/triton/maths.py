@@ -9,6 +9,9 @@ Triton's own `exp` multiplies by log2(e) and loses |x| / 2^24 in doing so; its `
 used as they are. `sin` and `cos` are written here because the library's versions reserve stack for huge arguments.
 """
 
+# Triton functions: arguments are tensors of the kernel language, which have no Python types.
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call, type-arg"
+
 from __future__ import annotations
 
 import triton
@@ -191,7 +194,9 @@ def encode_fp8(x, MANTISSA: tl.constexpr):
     sign_bit = (bits >> 24) & 0x80
     size = bits & 0x7FFFFFFF
     normal = ((size + ((1 << (DROP - 1)) - 1) + ((size >> DROP) & 1)) >> DROP) - ((127 - BIAS) << MANTISSA)
-    step: tl.constexpr = 2.0 ** (24 - BIAS - MANTISSA)  # added to a small number, it leaves multiples of the subnormal step
+    step: tl.constexpr = 2.0 ** (
+        24 - BIAS - MANTISSA
+    )  # added to a small number, it leaves multiples of the subnormal step
     small = (tl.abs(x) + step).to(tl.int32, bitcast=True) - ((127 + 24 - BIAS - MANTISSA) << 23)
     code = tl.where(tl.abs(x) < 2.0 ** (1 - BIAS), small, normal)
     if MANTISSA == 3:

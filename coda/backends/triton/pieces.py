@@ -9,6 +9,9 @@ A statistic of kind X has one or two planes of fp32 in the workspace, each (slot
 and writing run along the vector. `combine_*` read SLOTS slots at a time.
 """
 
+# Triton functions: arguments are tensors of the kernel language, which have no Python types.
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call, type-arg"
+
 from __future__ import annotations
 
 import triton

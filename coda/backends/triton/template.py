@@ -53,7 +53,9 @@ class Generated:
     form: Form
 
 
-def generate(program: EpilogueProgram, problem: Problem, schedule: Schedule, arch: str | None, interpreted: bool) -> Generated:
+def generate(
+    program: EpilogueProgram, problem: Problem, schedule: Schedule, arch: str | None, interpreted: bool
+) -> Generated:
     """The module of a program on a class of problems."""
     anatomy = Anatomy(program)
     native = configs.has_fp8(arch)
@@ -65,7 +67,9 @@ def generate(program: EpilogueProgram, problem: Problem, schedule: Schedule, arc
 
 
 class _Module:
-    def __init__(self, program: EpilogueProgram, problem: Problem, schedule: Schedule, anatomy: Anatomy, form: Form, tma: bool) -> None:
+    def __init__(
+        self, program: EpilogueProgram, problem: Problem, schedule: Schedule, anatomy: Anatomy, form: Form, tma: bool
+    ) -> None:
         self.program, self.problem, self.schedule, self.anatomy, self.form = program, problem, schedule, anatomy, form
         self.tma = tma and schedule.tma and min(problem.m, problem.n, problem.k) > 0
         self.gemm = program.kind == "epilogue"
@@ -77,11 +81,11 @@ class _Module:
         lines = [*self._head()]
         kernel = finisher = None
         if self.has_kernel:
-            text, kernel = self._tile_kernel()
-            lines += text
+            more, kernel = self._tile_kernel()
+            lines += more
         if self.anatomy.vector_outputs:
-            text, finisher = self._finisher()
-            lines += text
+            more, finisher = self._finisher()
+            lines += more
         s, text = self.schedule, "\n".join(lines).rstrip() + "\n"
         sizes = {"TILE_M": s.tile_m, "TILE_N": s.tile_n, "TILE_K": s.tile_k, "GROUP_M": s.group_m}
         for name, value in {**sizes, "STEP_N": self.form.step * s.split, "LANES": LANES}.items():
@@ -91,7 +95,7 @@ class _Module:
     def _head(self) -> list[str]:
         s = self.schedule
         layouts = ", ".join(f"{name}: {spec.dtype} {spec.layout}" for name, spec in self.problem.tensors)
-        doc = [
+        return [
             f'"""Generated for {self.program.kind} program {self.program.name!r}; do not edit.',
             "",
             f"program   {self.program.digest}",
@@ -111,7 +115,6 @@ class _Module:
             "",
             "",
         ]
-        return doc
 
     # the tile kernel ----------------------------------------------------------------------------------------------
     def _tile_kernel(self) -> tuple[list[str], tuple[Argument, ...]]:
@@ -138,7 +141,10 @@ class _Module:
         if self.gemm:
             sizes = [*sizes, Argument("K", "size", "k")]
         every = product + arguments + sizes
-        text += [self._decorator(every), f"def tile_kernel({', '.join([a.name for a in every] + ['ALIASED: tl.constexpr'])}):"]
+        text += [
+            self._decorator(every),
+            f"def tile_kernel({', '.join([a.name for a in every] + ['ALIASED: tl.constexpr'])}):",
+        ]
         text += ["    " + line for line in (self._gemm_body(call) if self.gemm else self._pointwise_body(call))]
         return [*text, "", ""], tuple(every)
 
@@ -163,12 +169,17 @@ class _Module:
         return arguments
 
     def _pointer(self, name: str, tensor: str) -> Argument:
-        return Argument(name, "pointer", tensor, lowering.pointer_type(self.problem.spec(tensor).dtype, self.form.native_fp8))
+        return Argument(
+            name, "pointer", tensor, lowering.pointer_type(self.problem.spec(tensor).dtype, self.form.native_fp8)
+        )
 
     def _matrix(self, name: str, tensor: str) -> list[Argument]:
         layout = self.problem.spec(tensor).layout
         if layout == "any":
-            strides = [Argument(f"{name}_stride_m", "stride", tensor, dim=0), Argument(f"{name}_stride_n", "stride", tensor, dim=1)]
+            strides = [
+                Argument(f"{name}_stride_m", "stride", tensor, dim=0),
+                Argument(f"{name}_stride_n", "stride", tensor, dim=1),
+            ]
         else:
             strides = [Argument(f"{name}_stride", "stride", tensor, dim=0 if layout == "row" else 1)]
         return [self._pointer(name, tensor), *strides]
@@ -199,17 +210,19 @@ class _Module:
         return arguments
 
     def _strides(self, name: str) -> tuple[str, str]:
-        return {"row": (f"{name}_stride", ""), "col": ("", f"{name}_stride"), "any": (f"{name}_stride_m", f"{name}_stride_n")}[
-            self.problem.spec(name).layout
-        ]
+        return {
+            "row": (f"{name}_stride", ""),
+            "col": ("", f"{name}_stride"),
+            "any": (f"{name}_stride_m", f"{name}_stride_n"),
+        }[self.problem.spec(name).layout]
 
     def _load(self, name: str) -> tuple[list[str], str]:
         """Lines before the loop over K, and the expression inside it."""
         first = "row0" if name == "a" else "col0"
         if self._by_tma(name):
             swapped = self.problem.spec(name).layout == "col"
-            place = [first, "k * TILE_K"] if (name == "a") is not swapped else ["k * TILE_K", first]
-            return [], f"{name}.load([{', '.join(place)}])" + (".T" if swapped else "")
+            corner = [first, "k * TILE_K"] if (name == "a") is not swapped else ["k * TILE_K", first]
+            return [], f"{name}.load([{', '.join(corner)}])" + (".T" if swapped else "")
         outer, inner = self._strides(name)
         ragged_k = self.problem.k % self.schedule.tile_k != 0
         size, tile = ("M", "TILE_M") if name == "a" else ("N", "TILE_N")
@@ -239,7 +252,9 @@ class _Module:
         ]
         for number, part in enumerate(self._part_names(s.split)):
             at = f"col0 + {number * self.form.step}" if number else "col0"
-            tile.append(f"epilogue({part}, row0, {at}, tile_m, tile_n * {s.split} + {number}, tiles_n * {s.split}, tiles_m, {call}, ALIASED)")
+            tile.append(
+                f"epilogue({part}, row0, {at}, tile_m, tile_n * {s.split} + {number}, tiles_n * {s.split}, tiles_m, {call}, ALIASED)"
+            )
         if not s.persistent:
             return [*lines, "tile = tl.program_id(0)", *tile]
         lines.append("for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):")
@@ -295,7 +310,11 @@ class _Module:
         for output in self.anatomy.vector_outputs:
             arguments += self._vector(f"{output.name}_out", f"out.{output.name}")
         if self.anatomy.statistics:
-            arguments += [Argument("partials", "workspace", type="*fp32"), Argument("slots", "size", "slots"), Argument("tiles_m", "size", "tiles_m")]
+            arguments += [
+                Argument("partials", "workspace", type="*fp32"),
+                Argument("slots", "size", "slots"),
+                Argument("tiles_m", "size", "tiles_m"),
+            ]
         arguments += [Argument("M", "size", "m"), Argument("N", "size", "n")]
         text = [self._decorator(arguments), f"def finish_kernel({', '.join(a.name for a in arguments)}):"]
         return text + ["    " + line for line in body], tuple(arguments)
@@ -303,4 +322,3 @@ class _Module:
 
 def _by(text: str, stride: str) -> str:
     return f"{text} * {stride}" if stride else text
-

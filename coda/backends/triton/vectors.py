@@ -116,7 +116,9 @@ class Vectors:
         """The positions that a pair operation reads."""
         name = f"{axis.at}_{how}"
         if name not in self._axes:
-            self.line(f"{name} = " + {"even": f"2 * {axis.at}", "odd": f"2 * {axis.at} + 1", "pair": f"{axis.at} // 2"}[how])
+            self.line(
+                f"{name} = " + {"even": f"2 * {axis.at}", "odd": f"2 * {axis.at} + 1", "pair": f"{axis.at} // 2"}[how]
+            )
             self._axes[name] = Axis(name, axis.ok)
         return self._axes[name]
 
@@ -131,11 +133,15 @@ class Vectors:
         if spec.layout == "any":
             at = f"({at}).to(tl.int64) * {name}_ptr_stride"
         other = "0" if spec.dtype in lowering.FP8 and not self.native_fp8 else "0.0" if "float" in spec.dtype else "0"
-        return lowering.loaded(f"tl.load({name}_ptr + {at}, mask={axis.ok}, other={other})", node.type.dtype, spec.dtype, self.native_fp8)
+        return lowering.loaded(
+            f"tl.load({name}_ptr + {at}, mask={axis.ok}, other={other})", node.type.dtype, spec.dtype, self.native_fp8
+        )
 
 
 def describe(node: Node) -> str:
     """A comment for a line: what a reader cannot see from the code."""
     if node.op == "operand":
-        return {"scalar": "a scalar", "col": "one number per row", "row": "one number per column"}.get(str(node.type.kind), "")
+        return {"scalar": "a scalar", "col": "one number per row", "row": "one number per column"}.get(
+            str(node.type.kind), ""
+        )
     return ""

@@ -36,7 +36,8 @@ class Worker:
         )
 
     def __call__(self, function: Callable[..., Any], *args: Any) -> Any:
-        assert self.process.stdin is not None and self.process.stdout is not None
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
         request = {"file": function.__code__.co_filename, "name": function.__name__, "args": args}
         print(json.dumps(request), file=self.process.stdin, flush=True)
         line = self.process.stdout.readline()
@@ -47,8 +48,9 @@ class Worker:
         return reply["result"]
 
     def close(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
         self.process.wait(timeout=30)
 
 

@@ -1,9 +1,9 @@
 """Small programs that together use every operation, and the check that the backend's tests share.
 
-    PROGRAMS   name -> Case: the function, its kind, dtypes of vectors, what N must be a multiple of
-    program    the traced program of a case
-    run        bind tensors (poisoned outputs, guarded nothing), launch, return the outputs
-    check      run and compare with the evaluation in fp64, within twice what PyTorch in fp32 loses
+PROGRAMS   name -> Case: the function, its kind, dtypes of vectors, what N must be a multiple of
+program    the traced program of a case
+run        bind tensors (poisoned outputs, guarded nothing), launch, return the outputs
+check      run and compare with the evaluation in fp64, within twice what PyTorch in fp32 loses
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from coda.backends.triton import BACKEND
-from coda.errors import BackendError
 from coda.evaluate import evaluate
 from coda.primitives import (
     ColVector,
@@ -46,7 +45,7 @@ from coda.primitives import (
     minimum,
     pair,
     relu,
-    round,  # noqa: A004
+    round,
     row_absmax,
     row_index,
     row_logsumexp,
@@ -177,7 +176,9 @@ def maths(acc):
         "i": round(x) + floor(x * 2) + ceil(x * 3) + sign(x),
         "s": softplus(x) + gelu(x) + gelu(x, "tanh") + relu(x) + silu(x),
         "c": clamp(x, -1.0, 1.5) + minimum(x, 0.25) + maximum(-x, x * 2) + x**3,
-        "w": where((x > 0.5) | ~(x >= -1) & (x != 0), x, -x) + where((x < 1) & (x <= 0), 1, 2) + where(x == 0, 5.0, x / p),
+        "w": where((x > 0.5) | ~(x >= -1) & (x != 0), x, -x)
+        + where((x < 1) & (x <= 0), 1, 2)
+        + where(x == 0, 5.0, x / p),
     }
 
 
@@ -319,7 +320,11 @@ def inputs(p: EpilogueProgram, m: int, n: int, k: int, dtype: torch.dtype, devic
         elif o.dtype == "int":
             found[o.name] = torch.randint(-2, max(n, 1) + 2, shape, generator=g)
         else:
-            found[o.name] = torch.randn(shape, generator=g).abs().add(0.5) if o.kind != "tile" else torch.randn(shape, generator=g).to(dtype)
+            found[o.name] = (
+                torch.randn(shape, generator=g).abs().add(0.5)
+                if o.kind != "tile"
+                else torch.randn(shape, generator=g).to(dtype)
+            )
     return {name: x.to(device) if isinstance(x, torch.Tensor) else x for name, x in found.items()}
 
 
@@ -337,13 +342,21 @@ def outputs(p: EpilogueProgram, m: int, n: int, dtype: torch.dtype, device: str)
 
 
 def run(
-    p: EpilogueProgram, bound: Mapping[str, Any], m: int, n: int, k: int, schedule: Schedule | None, out: Mapping[str, torch.Tensor] | None = None
+    p: EpilogueProgram,
+    bound: Mapping[str, Any],
+    m: int,
+    n: int,
+    k: int,
+    schedule: Schedule | None,
+    out: Mapping[str, torch.Tensor] | None = None,
 ) -> dict[str, torch.Tensor]:
     """Launch on these inputs; every output by name."""
     first = bound["a"] if p.kind == "epilogue" else bound[p.first_tile.name]  # type: ignore[union-attr]
     out = out or outputs(p, m, n, first.dtype, str(first.device))
     tensors = {**bound, **out}
-    specs = tuple(sorted((name, spec_of(x)) for name, x in tensors.items() if isinstance(x, torch.Tensor) and not (x.ndim == 0)))
+    specs = tuple(
+        sorted((name, spec_of(x)) for name, x in tensors.items() if isinstance(x, torch.Tensor) and x.ndim != 0)
+    )
     arch = f"sm_{''.join(map(str, torch.cuda.get_device_capability()))}" if first.is_cuda else None
     problem = Problem(m, n, k, str(first.dtype).removeprefix("torch."), specs, arch)
     artifact = BACKEND.compile(p, problem, schedule or BACKEND.default_schedule(p, problem), None)
@@ -359,14 +372,16 @@ def compare(p: EpilogueProgram, bound: Mapping[str, Any], got: Mapping[str, torc
     eager = evaluate(p, bound, m=m, n=n, dtype=torch.float32, stored_as=name)
     for o in p.outputs:
         y, ref, other = got[o.name], exact[o.name], eager[o.name]
-        assert y.shape == ref.shape and y.dtype == other.dtype, o.name
+        assert (y.shape, y.dtype) == (ref.shape, other.dtype), o.name
         if not y.dtype.is_floating_point:
             assert torch.equal(y, other), f"{o.name}: integers differ"
             continue
         y, other = y.double(), other.double()
         if not o.saturate and y.dtype is torch.float64 and p.output_dtype(o.name, name) == "float8_e4m3fn":
             other = torch.where(ref.abs() > 464, math.nan, other)  # PyTorch 2.13 clips although it was not asked to
-        assert torch.equal(y.isnan(), other.isnan()), f"{o.name}: NaN in other places: {int(y.isnan().sum())} and {int(other.isnan().sum())}"
+        assert torch.equal(y.isnan(), other.isnan()), (
+            f"{o.name}: NaN in other places: {int(y.isnan().sum())} and {int(other.isnan().sum())}"
+        )
         infinite = other.isinf() | other.isnan()
         assert torch.equal(y[other.isinf()], other[other.isinf()]), f"{o.name}: infinities differ"
         if p.output_dtype(o.name, name).startswith("float8"):
@@ -374,14 +389,24 @@ def compare(p: EpilogueProgram, bound: Mapping[str, Any], got: Mapping[str, torc
         y, ref, other = y[~infinite], ref[~infinite], other[~infinite]
         if y.numel():
             error, allowed = (y - ref).abs().max().item(), 2 * (other - ref).abs().max().item()
-            bits = {"float16": 2.0**-10, "bfloat16": 2.0**-7}.get(str(got[o.name].dtype).removeprefix("torch."), 2.0**-20)
+            bits = {"float16": 2.0**-10, "bfloat16": 2.0**-7}.get(
+                str(got[o.name].dtype).removeprefix("torch."), 2.0**-20
+            )
             if "float8" in str(got[o.name].dtype):
                 bits = 2.0**-3
             floor = bits * max(ref.abs().max().item(), 1e-3)
             assert error <= allowed + floor, f"{o.name}: error {error:.3g}, allowed {allowed:.3g} + {floor:.3g}"
 
 
-def check(name: str, m: int, n: int, k: int, dtype: str = "float32", schedule: dict[str, Any] | None = None, device: str = "cpu") -> None:
+def check(
+    name: str,
+    m: int,
+    n: int,
+    k: int,
+    dtype: str = "float32",
+    schedule: dict[str, Any] | None = None,
+    device: str = "cpu",
+) -> None:
     """One program on one problem, twice: right, and the same bits both times."""
     p, c = program(name), PROGRAMS[name]
     n = -(-n // c.multiple) * c.multiple

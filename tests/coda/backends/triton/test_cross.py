@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-import multiprocessing
+import os
 import pathlib
+import subprocess
 import sys
 from types import ModuleType
 from typing import Any
@@ -17,7 +18,8 @@ pytestmark = pytest.mark.interp
 def sibling(name: str) -> ModuleType:
     """A helper file beside this one: tests are no package."""
     spec = importlib.util.spec_from_file_location(f"triton_{name}", pathlib.Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(spec.name, module)
     spec.loader.exec_module(module)
@@ -37,30 +39,45 @@ def build(name: str, arch: str, dtype: str, schedule: dict[str, Any] | None) -> 
     return [artifact.registers, artifact.spills, artifact.shared_memory, len(artifact.cubin), artifact.source]
 
 
+SMALL = {"tile_m": 64, "tile_n": 64, "tile_k": 32, "warps": 4, "stages": 2}
+
+
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
 @pytest.mark.parametrize("name", ["swiglu_backward", "residual_rms", "cross_entropy"])
-def test_default_schedules_compile(cross: Any, name: str, arch: str) -> None:
-    registers, spills, shared, size, source = cross(build, name, arch, "bfloat16", None)
-    assert 64 <= registers <= 255 and 0 <= spills <= 600 and 0 < shared <= (163 if arch == "sm_80" else 227) << 10 and size > 1000
-    assert ("a.load([" in source) is (arch != "sm_80") and "def epilogue(" in source
+def test_every_architecture(cross: Any, name: str, arch: str) -> None:
+    registers, spills, shared, size, source = cross(build, name, arch, "bfloat16", SMALL)
+    assert 32 <= registers <= 255
+    assert spills <= 64
+    assert 0 < shared <= 99 << 10
+    assert size > 1000
+    assert ("a.load([" in source) is (arch != "sm_80")
+    assert "def epilogue(" in source
+
+
+def test_default_schedule_of_a_heavy_epilogue(cross: Any) -> None:
+    registers, spills, shared, _, source = cross(build, "swiglu_backward", "sm_90", "bfloat16", None)
+    assert 128 <= registers <= 255
+    assert spills <= 200
+    assert shared <= 227 << 10
+    assert "split=4" in source
 
 
 def test_light_epilogue_does_not_spill(cross: Any) -> None:
-    for name in ("plain", "residual_rms", "cross_entropy"):
+    for name in ("plain", "residual_rms"):
         assert cross(build, name, "sm_90", "bfloat16", None)[1] == 0
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_fp8_is_converted_by_the_hardware_where_it_can(cross: Any, arch: str) -> None:
     source = cross(build, "quantize", arch, "bfloat16", None)[4]
-    assert ("tl.float8e4nv" in source) is (arch == "sm_90") and ("encode_fp8" in source) is (arch == "sm_80")
+    assert ("tl.float8e4nv" in source) is (arch == "sm_90")
+    assert ("encode_fp8" in source) is (arch == "sm_80")
 
 
 def test_segments_vectors_and_fp32(cross: Any) -> None:
-    small = {"tile_m": 64, "tile_n": 64, "tile_k": 32, "warps": 4, "stages": 2}
-    assert cross(build, "segments", "sm_90", "float16", small)[0] > 0
-    assert cross(build, "vectors", "sm_90", "float16", small)[0] > 0
-    assert cross(build, "plain", "sm_90", "float32", {**small, "tile_k": 16})[0] > 0
+    assert cross(build, "segments", "sm_90", "float16", {**SMALL, "tile_n": 32})[0] > 0
+    assert cross(build, "vectors", "sm_90", "float16", {**SMALL, "tile_n": 32})[0] > 0
+    assert cross(build, "plain", "sm_90", "float32", {**SMALL, "tile_m": 16, "tile_n": 16, "tile_k": 16})[0] > 0
 
 
 def refuse(name: str, changes: dict[str, Any]) -> str:
@@ -68,7 +85,7 @@ def refuse(name: str, changes: dict[str, Any]) -> str:
     problem = programs.Problem.example(p, m=256, n=384, k=256, dtype="bfloat16", arch="sm_90")
     try:
         programs.BACKEND.compile(p, problem, programs.Schedule(**changes), "sm_90")
-    except programs.BackendError as error:
+    except BackendError as error:
         return f"{error.code}: {error}"
     return "accepted"
 
@@ -92,7 +109,8 @@ def refuse(name: str, changes: dict[str, Any]) -> str:
 )
 def test_bad_schedules_are_refused_before_compiling(cross: Any, name: str, changes: dict[str, Any], says: str) -> None:
     message = cross(refuse, name, changes)
-    assert message.startswith("schedule:") and says in message
+    assert message.startswith("schedule:")
+    assert says in message
 
 
 def cpu_launch() -> str:
@@ -102,19 +120,22 @@ def cpu_launch() -> str:
     bound = programs.inputs(p, 4, 4, 4, torch.float32, "cpu", 0)
     try:
         programs.run(p, bound, 4, 4, 4, programs.Schedule(tile_m=16, tile_n=16, tile_k=16, warps=4))
-    except programs.BackendError as error:
+    except BackendError as error:
         return f"{error.code}: {error}"
     return "ran"
 
 
 def test_cpu_tensor_outside_the_interpreter_names_the_variable(cross: Any) -> None:
     message = cross(cpu_launch)
-    assert message.startswith("backend-unavailable:") and "TRITON_INTERPRET=1" in message
+    assert message.startswith("backend-unavailable:")
+    assert "TRITON_INTERPRET=1" in message
 
 
 def test_supports_says_why(cross: Any) -> None:
     long, fp64, odd = cross(reasons)
-    assert "longer than any tile" in long and "fp32" in fp64 and odd == "ok"
+    assert "longer than any tile" in long
+    assert "fp32" in fp64
+    assert odd == "ok"
 
 
 def reasons() -> list[str]:
@@ -128,7 +149,11 @@ def reasons() -> list[str]:
         support = programs.BACKEND.supports(p, programs.Problem.example(p, m=64, n=n, k=64, dtype=dtype, arch="sm_90"))
         return "ok" if support.ok else support.reason
 
-    return [ask(segment_of(4096), 4096, "bfloat16"), ask(segment_of(8), 64, "float64"), ask(segment_of(320), 3200, "bfloat16")]
+    return [
+        ask(segment_of(4096), 4096, "bfloat16"),
+        ask(segment_of(8), 64, "float64"),
+        ask(segment_of(320), 3200, "bfloat16"),
+    ]
 
 
 def test_generation_is_deterministic_and_shared_by_sizes(cross: Any) -> None:
@@ -141,28 +166,40 @@ def sources() -> list[bool]:
     p = programs.program("norm_backward")
     schedule = programs.Schedule()
     texts = [
-        generate(p, programs.Problem.example(p, m=m, n=4096, k=512, dtype="float16"), schedule, "sm_90", False).text for m in (1, 128, 5000)
+        generate(p, programs.Problem.example(p, m=m, n=4096, k=512, dtype="float16"), schedule, "sm_90", False).text
+        for m in (1, 128, 5000)
     ]
-    return [len(set(texts)) == 1, generate(programs.program("norm_backward"), programs.Problem.example(p, m=7, n=4096, k=512, dtype="float16"), schedule, "sm_90", False).text == texts[0]]
+    return [
+        len(set(texts)) == 1,
+        generate(
+            programs.program("norm_backward"),
+            programs.Problem.example(p, m=7, n=4096, k=512, dtype="float16"),
+            schedule,
+            "sm_90",
+            False,
+        ).text
+        == texts[0],
+    ]
 
 
-def write_once(folder: str) -> str:
-    import os
-
-    os.environ["CODA_CACHE_DIR"] = folder
-    from coda.backends.triton.launch import module
-
-    return str(module("VALUE = 17\n" * 2000, "race").__file__)
+WRITE = "from coda.backends.triton.launch import module; print(module('VALUE = 17\\n' * 2000, 'race').__file__)"
 
 
 def test_many_processes_share_one_folder(tmp_path: pathlib.Path) -> None:
-    with multiprocessing.get_context("spawn").Pool(4) as pool:
-        found = set(pool.map(write_once, [str(tmp_path)] * 8))
-    assert len(found) == 1 and [x for x in (tmp_path / "triton").iterdir() if x.suffix == ".tmp"] == []
-    path = pathlib.Path(found.pop())
+    environment = {**os.environ, "CODA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(pathlib.Path(__file__).parents[4])}
+
+    def race(count: int) -> set[str]:
+        children = [
+            subprocess.Popen([sys.executable, "-c", WRITE], env=environment, stdout=subprocess.PIPE, text=True)
+            for _ in range(count)
+        ]
+        return {child.communicate(timeout=120)[0].strip() for child in children}
+
+    (path,) = map(pathlib.Path, race(4))
+    assert path.is_file()
+    assert [x.name for x in (tmp_path / "triton").iterdir() if x.is_file()] == [path.name]
     path.write_text("damaged")
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        pool.map(write_once, [str(tmp_path)])
+    assert race(1) == {str(path)}
     assert path.read_text().startswith("VALUE = 17")
 
 
@@ -173,7 +210,14 @@ def test_default_schedules_are_valid_everywhere() -> None:
         p = programs.program(name)
         for arch in configs.ARCHS:
             for dtype in ("bfloat16", "float32"):
-                for m, n, k in ((1, 4080, 4096), (16, 14336, 4096), (100, 96, 64), (4096, 4128, 4096), (65536, 768, 128), (0, 96, 64)):
+                for m, n, k in (
+                    (1, 4080, 4096),
+                    (16, 14336, 4096),
+                    (100, 96, 64),
+                    (4096, 4128, 4096),
+                    (65536, 768, 128),
+                    (0, 96, 64),
+                ):
                     n = n // 48 * 48 or 48
                     problem = programs.Problem.example(p, m=m, n=n, k=k, dtype=dtype, arch=arch)
                     configs.check(p, problem, configs.default_schedule(p, problem), arch)
@@ -184,5 +228,8 @@ def test_small_problems_get_small_tiles() -> None:
 
     p = programs.program("plain")
     tiles = [configs.default_schedule(p, programs.Problem.example(p, m=m, n=8192, k=8192)) for m in (1, 64, 256, 8192)]
-    assert tiles[0].tile_m == 16 and tiles[1].tile_m == 64 and tiles[2].tile_m * tiles[2].tile_n <= 128 * 128 and tiles[3].tile_n == 256
+    assert tiles[0].tile_m == 16
+    assert tiles[1].tile_m == 64
+    assert tiles[2].tile_m * tiles[2].tile_n <= 128 * 128
+    assert tiles[3].tile_n == 256
     assert len(configs.candidates(p, programs.Problem.example(p))) > 5

@@ -23,7 +23,8 @@ pytestmark = [
 def sibling(name: str) -> ModuleType:
     """A helper file beside this one: tests are no package."""
     spec = importlib.util.spec_from_file_location(f"triton_{name}", pathlib.Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(spec.name, module)
     spec.loader.exec_module(module)
@@ -33,15 +34,21 @@ def sibling(name: str) -> ModuleType:
 programs = sibling("programs")
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 1), (37, 130, 65), (300, 520, 200), (0, 64, 32), (64, 0, 32), (64, 64, 0)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 1), (37, 130, 65), (300, 520, 200), (0, 64, 32), (64, 0, 32), (64, 64, 0)], ids=str
+)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("name", programs.PROGRAMS)
 def test_programs(name: str, dtype: str, shape: tuple[int, int, int]) -> None:
     programs.check(name, *shape, dtype, None, "cuda")
 
 
-@pytest.mark.parametrize("shape", [(4096, 4096, 4096), (4095, 4088, 4104), (4097, 4100, 1000), (3, 8192, 4096), (200, 4096, 4096)], ids=str)
-@pytest.mark.parametrize("name", ["swiglu_backward", "residual_rms", "cross_entropy", "norm_backward", "swiglu", "rms_norm"])
+@pytest.mark.parametrize(
+    "shape", [(4096, 4096, 4096), (4095, 4088, 4104), (4097, 4100, 1000), (3, 8192, 4096), (200, 4096, 4096)], ids=str
+)
+@pytest.mark.parametrize(
+    "name", ["swiglu_backward", "residual_rms", "cross_entropy", "norm_backward", "swiglu", "rms_norm"]
+)
 def test_large(name: str, shape: tuple[int, int, int]) -> None:
     programs.check(name, *shape, "bfloat16", None, "cuda")
 
@@ -80,7 +87,9 @@ def test_layouts(layout: str) -> None:
     programs.compare(p, bound, programs.run(p, bound, m, n, k, None), m, n)
 
 
-@pytest.mark.parametrize("name", ["exp", "expm1", "log1p", "sigmoid", "tanh", "sin", "cos", "exp2", "log", "log2", "sqrt", "rsqrt", "erf"])
+@pytest.mark.parametrize(
+    "name", ["exp", "expm1", "log1p", "sigmoid", "tanh", "sin", "cos", "exp2", "log", "log2", "sqrt", "rsqrt", "erf"]
+)
 def test_functions_are_accurate(name: str) -> None:
     from coda.primitives import map as primitives
 
@@ -90,10 +99,19 @@ def test_functions_are_accurate(name: str) -> None:
     f.__annotations__ = {"x": programs.Tile}
     p = programs.trace(f, programs.signature(f, "pointwise"))
     top = {"exp": 88.0, "expm1": 88.0, "exp2": 126.0, "sigmoid": 85.0, "sin": 1e5, "cos": 1e5}.get(name, 1e6)
-    x = torch.cat([torch.logspace(-20, math.log10(top), 1 << 15, dtype=torch.float64), torch.linspace(1e-3, min(top, 60.0), 1 << 15, dtype=torch.float64)])
+    x = torch.cat(
+        [
+            torch.logspace(-20, math.log10(top), 1 << 15, dtype=torch.float64),
+            torch.linspace(1e-3, min(top, 60.0), 1 << 15, dtype=torch.float64),
+        ]
+    )
     x = x.float().reshape(256, 256).cuda()
     if name not in ("log", "log2", "sqrt", "rsqrt", "log1p"):
-        x = torch.where(torch.arange(256, device="cuda") % 2 == 0, x, -x.clamp(max=85.0) if name in ("exp", "expm1", "exp2", "sigmoid") else -x)
+        x = torch.where(
+            torch.arange(256, device="cuda") % 2 == 0,
+            x,
+            -x.clamp(max=85.0) if name in ("exp", "expm1", "exp2", "sigmoid") else -x,
+        )
     got = programs.run(p, {"x": x}, 256, 256, 0, None)["y"].double()
     exact = programs.evaluate(p, {"x": x}, m=256, n=256, dtype=torch.float64, stored_as=None)["y"]
     error = (got - exact).abs()
@@ -105,7 +123,10 @@ def test_functions_are_accurate(name: str) -> None:
 def test_offsets_beyond_2_31_elements() -> None:
     m, n, k = 40960, 65536, 64  # 2.7e9 elements: the last rows lie beyond 2^31
     p = programs.program("plain")
-    bound = {"a": torch.randn(m, k, device="cuda", dtype=torch.bfloat16), "b": torch.randn(k, n, device="cuda", dtype=torch.bfloat16)}
+    bound = {
+        "a": torch.randn(m, k, device="cuda", dtype=torch.bfloat16),
+        "b": torch.randn(k, n, device="cuda", dtype=torch.bfloat16),
+    }
     got = programs.run(p, bound, m, n, k, None)["y"]
     for rows in (slice(0, 64), slice(32700, 32800), slice(m - 64, m)):
         want = bound["a"][rows].float() @ bound["b"].float()
@@ -117,7 +138,10 @@ def test_wide_rows_of_two_matrices() -> None:
     """z is (M, 2N) with more than 2^31 elements; the last row equals a run on that row alone."""
     m, n, k = 17000, 65536, 32
     p = programs.program("swiglu_backward")
-    bound = {"a": torch.randn(m, k, device="cuda", dtype=torch.bfloat16), "b": torch.randn(k, n, device="cuda", dtype=torch.bfloat16)}
+    bound = {
+        "a": torch.randn(m, k, device="cuda", dtype=torch.bfloat16),
+        "b": torch.randn(k, n, device="cuda", dtype=torch.bfloat16),
+    }
     bound["z"] = torch.randn(m, 2 * n, device="cuda", dtype=torch.bfloat16)
     got = programs.run(p, bound, m, n, k, None)
     last = {**bound, "a": bound["a"][-1:].clone(), "z": bound["z"][-1:].clone()}
@@ -179,7 +203,13 @@ def test_new_rows_and_scalars_do_not_recompile() -> None:
         bound["eps"] = eps
         schedule = programs.Schedule(tile_m=64, tile_n=128, warps=4, split=1)
         programs.run(p, bound, m, n, k, schedule)
-        specs = tuple(sorted((name, programs.spec_of(x)) for name, x in {**bound, **programs.outputs(p, m, n, torch.bfloat16, "cuda")}.items() if isinstance(x, torch.Tensor)))
+        specs = tuple(
+            sorted(
+                (name, programs.spec_of(x))
+                for name, x in {**bound, **programs.outputs(p, m, n, torch.bfloat16, "cuda")}.items()
+                if isinstance(x, torch.Tensor)
+            )
+        )
         arch = f"sm_{''.join(map(str, torch.cuda.get_device_capability()))}"
         artifact = programs.BACKEND.compile(p, programs.Problem(m, n, k, "bfloat16", specs, arch), schedule, None)
         kernel = artifact.payload.module.tile_kernel

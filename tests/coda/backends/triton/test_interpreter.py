@@ -14,13 +14,16 @@ from typing import Any
 import pytest
 import torch
 
+from coda.errors import BackendError
+
 pytestmark = pytest.mark.interp
 
 
 def sibling(name: str) -> ModuleType:
     """A helper file beside this one: tests are no package."""
     spec = importlib.util.spec_from_file_location(f"triton_{name}", pathlib.Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     import sys
 
@@ -84,11 +87,19 @@ def check_descriptors() -> None:
     bound = programs.inputs(p, m, n, k, torch.float32, "cpu", 1)
     bound["b"] = bound["b"].T.contiguous().mT  # weight.mT
     bound["a"] = bound["a"].T.contiguous().mT
-    specs = tuple(sorted((x, programs.spec_of(t)) for x, t in {**bound, **programs.outputs(p, m, n, torch.float32, "cpu")}.items() if not isinstance(t, float)))
+    specs = tuple(
+        sorted(
+            (x, programs.spec_of(t))
+            for x, t in {**bound, **programs.outputs(p, m, n, torch.float32, "cpu")}.items()
+            if not isinstance(t, float)
+        )
+    )
     problem = programs.Problem(m, n, k, "float32", specs, None)
     schedule = programs.Schedule(**SMALL)
     source = programs.BACKEND.compile(p, problem, schedule, None).source
-    assert "a.load([k * 32, row0]).T" in source and "b.load([col0, k * 32]).T" in source and "tl.full((32,), 1, tl.int1)" in source
+    assert "a.load([k * 32, row0]).T" in source
+    assert "b.load([col0, k * 32]).T" in source
+    assert "tl.full((32,), 1, tl.int1)" in source
     programs.compare(p, bound, programs.run(p, bound, m, n, k, schedule), m, n)
 
 
@@ -146,7 +157,8 @@ def check_guards() -> None:
         out[name] = guards[name][32:-32].view(x.shape)
     programs.compare(p, bound, programs.run(p, bound, m, n, k, programs.Schedule(**SMALL), out), m, n)
     for g in guards.values():
-        assert (g[:32] == 7).all() and (g[-32:] == 7).all()
+        assert (g[:32] == 7).all()
+        assert (g[-32:] == 7).all()
 
 
 def test_logsumexp_of_infinities_and_nan(interp: Any) -> None:
@@ -160,12 +172,22 @@ def check_logsumexp() -> None:
     x[4, :64], x[5], x[6, 0], x[6, 66], x[7, :32] = -math.inf, 300.0, math.inf, 250.0, -400.0
     target = torch.tensor([0, 5, 1, 69, 69, 70, -1, 33, 2**40])
     # acc is x: a product with the identity would make NaN of every infinity
-    q = programs.EpilogueProgram.from_json(p.to_json().replace('"op":"acc","v":1,"args":[],"attrs":{}', operand_node("x")).replace('"kind":"epilogue"', '"kind":"pointwise"').replace('"operands":[', '"operands":[' + operand_json("x") + ","))
+    q = programs.EpilogueProgram.from_json(
+        p.to_json()
+        .replace('"op":"acc","v":1,"args":[],"attrs":{}', operand_node("x"))
+        .replace('"kind":"epilogue"', '"kind":"pointwise"')
+        .replace('"operands":[', '"operands":[' + operand_json("x") + ",")
+    )
     bound = {"x": x, "target": target, "scale": 1.0}
     got = programs.run(q, bound, m, n, 0, programs.Schedule(**{**ONE, "tile_m": 4}))
     programs.compare(q, bound, got, m, n)
-    assert got["lse"][0] == -math.inf and got["lse"][1] == math.inf and got["lse"][2].isnan() and got["lse"][6] == math.inf
-    assert got["loss"][5] == got["lse"][5] and got["loss"][6] == 0 and got["loss"][8] == got["lse"][8]
+    assert got["lse"][0] == -math.inf
+    assert got["lse"][1] == math.inf
+    assert got["lse"][2].isnan()
+    assert got["lse"][6] == math.inf
+    assert got["loss"][5] == got["lse"][5]
+    assert got["loss"][6] == 0
+    assert got["loss"][8] == got["lse"][8]
 
 
 def operand_node(name: str) -> str:
@@ -233,8 +255,22 @@ def worst_error(name: str) -> float:
     f.__annotations__ = {"x": programs.Tile}
     p = programs.trace(f, programs.signature(f, "pointwise"))
     top = {"exp": 88.0, "expm1": 88.0, "log1p": 1e30, "sigmoid": 85.0, "tanh": 60.0, "sin": 1e5, "cos": 1e5}[name]
-    x = torch.cat([torch.logspace(-30, math.log10(top), 3000, dtype=torch.float64), torch.linspace(0, min(top, 100.0), 5192, dtype=torch.float64)]).float()
-    x = torch.cat([x, -x.clamp(max=0.999999) if name == "log1p" else -x.clamp(max=86.0) if name in ("exp", "expm1", "sigmoid") else -x])
+    x = torch.cat(
+        [
+            torch.logspace(-30, math.log10(top), 3000, dtype=torch.float64),
+            torch.linspace(0, min(top, 100.0), 5192, dtype=torch.float64),
+        ]
+    ).float()
+    x = torch.cat(
+        [
+            x,
+            -x.clamp(max=0.999999)
+            if name == "log1p"
+            else -x.clamp(max=86.0)
+            if name in ("exp", "expm1", "sigmoid")
+            else -x,
+        ]
+    )
     x = x.reshape(128, 128)
     got = programs.run(p, {"x": x}, 128, 128, 0, programs.Schedule(tile_m=64, tile_n=128, warps=4))["y"].double()
     exact = programs.evaluate(p, {"x": x}, m=128, n=128, dtype=torch.float64, stored_as=None)["y"]
@@ -270,11 +306,22 @@ def check_fp8() -> None:
     exact = [codes.view(t).float() for t in (torch.float8_e4m3fn, torch.float8_e5m2)]
     values = torch.cat([v[v.isfinite()] for v in exact])
     between = (values.sort().values[1:] + values.sort().values[:-1]) / 2
-    x = torch.cat([values, between, torch.randn(512) * 10.0 ** torch.randint(-9, 6, (512,)), torch.tensor([math.nan, 1e30, -1e30])])
+    x = torch.cat(
+        [
+            values,
+            between,
+            torch.randn(512) * 10.0 ** torch.randint(-9, 6, (512,)),
+            torch.tensor([math.nan, 1e30, -1e30]),
+        ]
+    )
     x = torch.cat([x, torch.zeros(-len(x) % 32)]).reshape(-1, 32)
     got = programs.run(p, {"x": x}, x.shape[0], 32, 0, programs.Schedule(**ONE))
-    assert torch.equal(got["e4"].float().nan_to_num(9e9), x.clamp(-448, 448).to(torch.float8_e4m3fn).float().nan_to_num(9e9))
-    assert torch.equal(got["e5"].float().nan_to_num(9e9), x.clamp(-57344, 57344).to(torch.float8_e5m2).float().nan_to_num(9e9))
+    assert torch.equal(
+        got["e4"].float().nan_to_num(9e9), x.clamp(-448, 448).to(torch.float8_e4m3fn).float().nan_to_num(9e9)
+    )
+    assert torch.equal(
+        got["e5"].float().nan_to_num(9e9), x.clamp(-57344, 57344).to(torch.float8_e5m2).float().nan_to_num(9e9)
+    )
     assert torch.equal(got["e5n"].float().nan_to_num(9e9), x.to(torch.float8_e5m2).float().nan_to_num(9e9))
     assert torch.equal(got["y"].float().nan_to_num(9e9), x.to(torch.bfloat16).float().nan_to_num(9e9))
 
@@ -301,6 +348,6 @@ def refusal() -> list[str]:
         problem = programs.Problem.example(p, m=32, n=32, k=32, dtype=dtype, arch=arch)
         try:
             programs.BACKEND.compile(p, problem, programs.Schedule(**SMALL), target)
-        except programs.BackendError as error:
+        except BackendError as error:
             codes.append(error.code)
     return codes
