@@ -53,9 +53,6 @@ class Root(typer.core.TyperGroup):
             code = _speaker(given, self.commands).failed(KeyboardInterrupt())
         except typer.TyperException as error:
             code = _speaker(given, self.commands).refuse(_usage(error))
-        except BrokenPipeError:  # `| head` has read enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit fails as well
-            code = Exit.OK
         sys.exit(int(code) if isinstance(code, int) else 0)
 
 
@@ -90,7 +87,14 @@ app = typer.Typer(
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 Verbose = Annotated[
-    int, typer.Option("--verbose", "-v", count=True, help="More on stderr: settings and their sources; -vv tracebacks.")
+    int,
+    typer.Option(
+        "--verbose",
+        "-v",
+        count=True,
+        show_default=False,
+        help="More on stderr: settings and their sources; -vv tracebacks.",
+    ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on stderr but warnings and errors.")]
 Color = Annotated[
@@ -152,7 +156,10 @@ def command(name: str) -> Callable[[Callable[..., Answer]], Callable[..., Answer
             try:
                 with _in_folder(options.folder), logging_to_stderr(options.verbose):
                     return terminal.answer(body(terminal, **values))
-            except (typer.TyperException, typer.Exit, BrokenPipeError):
+            except BrokenPipeError:  # `| head` has read enough
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit fails as well
+                return Exit.OK
+            except (typer.TyperException, typer.Exit):
                 raise
             except (Exception, KeyboardInterrupt) as error:  # every way to end has a message and a code
                 return terminal.failed(error)
@@ -202,7 +209,8 @@ Arch = Annotated[
     str, typer.Option("--arch", metavar="sm_90", help="GPU architecture that the compile gate builds for.")
 ]
 Backends = Annotated[
-    list[str] | None, typer.Option("--backend", help="Fused backend to judge on; repeat for several. Default: all.")
+    list[str] | None,
+    typer.Option("--backend", metavar="NAME", help="Fused backend to judge on; repeat for several. Default: all."),
 ]
 NoGpu = Annotated[
     bool, typer.Option("--no-gpu", help="Do not use a GPU: numerics in Triton's interpreter, no benchmark.")
@@ -219,20 +227,24 @@ Kernel = Annotated[
 def author(
     terminal: Terminal,
     task: Annotated[str, typer.Argument(metavar="TASK", help='Id, title or alias: "swiglu backward".')],
-    llm: Annotated[str | None, typer.Option(help="anthropic, replay, replay:RUN, folder:DIR or scripted:FILE.")] = None,
-    model: Annotated[str | None, typer.Option(help="Model id; any string.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Most rounds.")] = None,
-    max_tokens_total: Annotated[int | None, typer.Option(help="Most tokens of the run, input and output.")] = None,
+    llm: Annotated[
+        str | None, typer.Option(metavar="WHO", help="anthropic, replay, replay:RUN, folder:DIR or scripted:FILE.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(metavar="ID", help="Model id; any string.")] = None,
+    rounds: Annotated[int | None, typer.Option(metavar="N", help="Most rounds.")] = None,
+    max_tokens_total: Annotated[
+        int | None, typer.Option(metavar="N", help="Most tokens of the run, input and output.")
+    ] = None,
     max_cost: Annotated[float | None, typer.Option(metavar="USD", help="Most US dollars of the run.")] = None,
     time: Annotated[str | None, typer.Option(metavar="20m", help="Longest run.")] = None,
     goal: Annotated[
-        float | None, typer.Option(help="Fraction of the physical floor's speed to reach; needs a GPU.")
+        float | None, typer.Option(metavar="0.95", help="Fraction of the physical floor's speed to reach; needs a GPU.")
     ] = None,
     arch: Arch = "sm_90",
     backend: Backends = None,
     no_gpu: NoGpu = False,
     into: Annotated[Path | None, typer.Option(metavar="DIR", help="Where a passing kernel is kept.")] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the kept kernel.")] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the kept kernel.")] = None,
     resume: Annotated[
         str | None, typer.Option(metavar="RUN", help="Go on with a run; what was paid for is reused.")
     ] = None,

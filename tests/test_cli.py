@@ -1,0 +1,643 @@
+"""The command line: exit codes, streams, the JSON document, and the way from a task to a promoted kernel."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import authored_kernels
+import cli
+from agent.records import Status
+from agent.terminal import Exit
+
+pytestmark = pytest.mark.null
+
+ROOT = Path(__file__).parents[1]
+COMMANDS = ("author", "review", "promote", "compare", "verify", "lint", "list", "show", "replay", "selftest", "doctor")
+
+
+def _support() -> Any:
+    path = Path(__file__).parent / "agent" / "kept_support.py"
+    spec = importlib.util.spec_from_file_location("kept_support", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault("kept_support", module)
+    spec.loader.exec_module(module)
+    return module
+
+
+S = _support()
+
+
+@pytest.fixture(autouse=True)
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """All folders of the user below tmp_path, no variable of ours, a working folder of its own, no kernels of the checkout."""
+    for name in list(os.environ):
+        if name.startswith("CODA_") or name in ("ANTHROPIC_API_KEY", "NO_COLOR", "FORCE_COLOR"):
+            monkeypatch.delenv(name)
+    for kind in ("CONFIG", "STATE", "DATA", "CACHE"):
+        monkeypatch.setenv(f"XDG_{kind}_HOME", str(tmp_path / kind.lower()))
+    shelf = tmp_path / "checkout" / "authored_kernels"
+    shelf.mkdir(parents=True)
+    monkeypatch.setattr(authored_kernels, "FOLDER", shelf)
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    return tmp_path
+
+
+class FakeBench:
+    """The judge and the lint as a test wants them."""
+
+    def __init__(self, **about: Any) -> None:
+        self.about, self.options = about, []
+        self.interrupt = False
+
+    def judge(self, source: str, task: Any, *, options: Any = None, **_: Any) -> Any:
+        if self.interrupt:
+            raise KeyboardInterrupt
+        self.options.append(options)
+        return S.verdict(source, **self.about)
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> FakeBench:
+    from agent.verify import judge, lint
+
+    fake = FakeBench()
+    monkeypatch.setattr(judge, "judge", fake.judge)
+    report = lint.LintReport(task="rms_scale", task_digest="0", status=Status.PASS, tried=9, killed=9)
+    monkeypatch.setattr(lint, "lint_in_worker", lambda task: report)
+    return fake
+
+
+@pytest.fixture
+def shelf(places: Path) -> Path:
+    return places / "checkout" / "authored_kernels"
+
+
+def run(*args: str, **more: Any) -> Any:
+    return CliRunner().invoke(cli.app, list(args), **more)
+
+
+def document(result: Any) -> dict[str, Any]:
+    """The one document on stdout."""
+    found = json.loads(result.stdout)
+    assert set(found) == {"schema", "ok", "data", "warnings", "error"}
+    assert found["ok"] is (result.exit_code == 0)
+    assert (found["error"] is None) is found["ok"]
+    if found["error"] is not None:
+        assert set(found["error"]) == {"code", "message", "hint"}
+    return found  # type: ignore[no-any-return]
+
+
+def script(folder: Path, *sources: str) -> str:
+    path = folder / "script.json"
+    path.write_text(json.dumps([{"source": source, "rationale": "because"} for source in sources]))
+    return f"scripted:{path}"
+
+
+# help -----------------------------------------------------------------------------------------------------------------
+
+
+def test_help_lists_every_command_and_every_exit_code() -> None:
+    result = run("--help")
+    assert result.exit_code == 0
+    for name in COMMANDS:
+        assert f"\n  {name} " in result.stdout
+    for code in Exit:
+        assert f"{code.value:>3}  {code.meaning}" in result.stdout
+    assert "tune" not in result.stdout  # nothing that is not there
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_takes_the_common_options(name: str) -> None:
+    text = run(name, "-h").stdout
+    for flag in ("--json", "-v", "-q", "--color", "--no-progress", "--config", "-C"):
+        assert flag in text
+    assert "stderr" in text
+
+
+def test_no_command_is_usage_with_help_on_stderr() -> None:
+    result = run()
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Commands:" in result.stderr
+
+
+def test_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("--version").stdout == "coda-agent 0.1.0\n"
+    lines = run("--version", "-v").stdout.splitlines()
+    assert {"torch", "triton", "GPU", "runs", "kernels"} <= {line.split(":")[0] for line in lines[1:]}
+    assert document(run("--version", "--json"))["schema"] == "coda-agent/version/1"
+
+
+def test_help_is_quick_and_imports_nothing_heavy() -> None:
+    # pydantic alone comes with typer, which coerces parameters with it
+    code = (
+        "import sys; sys.argv = ['coda-agent', 'author', '--help']\nimport cli\n"
+        "try:\n    cli.main()\nexcept SystemExit as e:\n    assert not e.code\n"
+        "heavy = {'torch', 'triton', 'anthropic', 'pydantic_settings', 'jinja2'} & set(sys.modules)\nassert not heavy, heavy"
+    )
+    times = []
+    for _ in range(5):
+        started = time.monotonic()
+        subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, timeout=30)
+        times.append(time.monotonic() - started)
+        if times[-1] < 0.5:
+            break
+    assert min(times) < 0.5
+
+
+# exit codes: one test each --------------------------------------------------------------------------------------------
+
+
+def test_exit_0_goal_met(bench: FakeBench, places: Path) -> None:
+    result = run("author", "rms scale", "--llm", script(places, S.source()), "--json")
+    assert result.exit_code == 0
+    found = document(result)
+    assert found["schema"] == "coda-agent/author/1"
+    data = found["data"]
+    assert {"run", "kernel", "gates", "verdict", "model", "provider", "cost_usd", "rounds"} <= set(data)
+    assert set(data["gates"][0]) == {"name", "status", "reason", "evidence", "seconds"}
+    assert (data["verdict"], data["provider"], data["rounds"], data["cost_usd"]) == ("PASS", "scripted", 1, 0.0)
+    assert data["gates"][-1] == {
+        "name": "bench",
+        "status": "NOT_RUN",
+        "reason": "no GPU",
+        "evidence": {},
+        "seconds": 0.0,
+    }
+    assert (Path(data["kernel"]) / "kernel.py").read_text() == S.source()
+    assert (Path(data["run"]) / "summary.json").is_file()
+    assert Path(data["run"]).is_relative_to(places / "state")
+    assert Path(data["kernel"]).is_relative_to(
+        places / "data"
+    )  # there is no pyproject.toml beside the made-up checkout
+
+
+def test_exit_1_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    from agent import catalogue
+
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("this should not happen")
+
+    monkeypatch.setattr(catalogue, "listing", broken)
+    result = run("list", "tasks", "--json")
+    assert result.exit_code == 1
+    assert document(result)["error"]["code"] == "bug"
+    assert "Traceback" in result.stderr
+    assert "error: RuntimeError: this should not happen\n\nhint: this is a bug" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "hint"),
+    [
+        (["author", "swiglu bakward"], "unknown-task", "'swiglu_backward'"),
+        (["author", "rms scale", "--llm", "antropic"], "unknown-provider", "anthropic"),
+        (["author", "rms scale", "--rounds", "0", "--llm", "folder:x"], "settings-invalid", "Most rounds"),
+        (["author", "rms scale", "--resume", "nothing"], "unknown-run", "list runs"),
+        (["author"], "usage", "coda-agent author --help"),
+        (["nothing"], "usage", "coda-agent --help"),
+        (["list", "things"], "usage", "tasks | examples | kernels | runs"),
+        (["list", "tasks", "--colour"], "usage", "coda-agent list --help"),
+        (["list", "tasks", "--color", "blue"], "usage", "coda-agent list --help"),
+        (["list", "tasks", "-C", "/nowhere"], "usage", "coda-agent list --help"),
+        (["verify", "nothing.py", "--task", "rms_scale"], "usage", "name a kernel file"),
+        (["review", "nothing"], "unknown-subject", "list kernels"),
+        (["show", "nothing"], "unknown-subject", "list tasks"),
+        (["replay", "nothing"], "unknown-run", "list runs"),
+        (["compare", "nothing"], "unknown-subject", "list tasks"),
+    ],
+)
+def test_exit_2_usage(args: list[str], code: str, hint: str) -> None:
+    result = run(*args)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("error: ")
+    assert "\n\nhint: " in result.stderr
+    assert "Traceback" not in result.stderr
+    found = document(run(*args, "--json"))
+    assert found["error"]["code"] == code
+    assert hint in found["error"]["hint"]
+
+
+def test_an_unknown_task_lists_near_ones_for_programs_too() -> None:
+    assert document(run("author", "swiglu bakward", "--json"))["data"]["near"][0] == "swiglu_backward"
+
+
+def test_exit_3_goal_not_met(bench: FakeBench, places: Path) -> None:
+    bench.about = {"fails": ("algebra", Status.WRONG_VALUES, "the sign is flipped")}
+    result = run("author", "rms_scale", "--llm", script(places, S.source()), "--rounds", "1", "--json")
+    assert result.exit_code == 3
+    found = document(result)
+    assert found["error"]["code"] == "goal-not-met"
+    assert "gate algebra with WRONG_VALUES: the sign is flipped" in found["error"]["message"]
+    assert "--rounds" in found["error"]["hint"]
+    assert found["data"]["kernel"] is None
+    assert found["data"]["verdict"] == "WRONG_VALUES"
+    assert "--resume" in result.stderr
+
+
+def test_exit_4_refused(places: Path) -> None:
+    """The real static gate: nothing is executed."""
+    file = places / "kernel.py"
+    file.write_text('"""Torch."""\n\nimport torch\n\nkernel = torch.matmul\n')
+    result = run("verify", str(file), "--task", "rms_scale", "--json")
+    assert result.exit_code == 4
+    found = document(result)
+    assert (found["error"]["code"], found["data"]["first_failure"], found["data"]["verdict"]) == (
+        "policy",
+        "static",
+        "POLICY",
+    )
+    assert found["error"]["message"].startswith("gate static: POLICY: line 3: ")
+    assert found["error"]["hint"]
+    assert [g["status"] for g in found["data"]["gates"]] == ["POLICY"] + ["NOT_RUN"] * 5
+
+
+def test_exit_5_environment(bench: FakeBench, places: Path) -> None:
+    bench.about = {"not_run": {"compile": "there is no fused backend"}}
+    file = places / "kernel.py"
+    file.write_text(S.source())
+    result = run("verify", str(file), "--task", "rms_scale", "--json")
+    assert result.exit_code == 5
+    assert document(result)["error"]["code"] == "not-proven"
+    assert "there is no fused backend" in document(result)["error"]["message"]
+
+
+def test_exit_6_no_key_is_quick_and_says_what_to_do() -> None:
+    """As a process of its own: neither torch nor the SDK may be imported before the key is asked for."""
+    code = "import sys, cli; sys.argv = ['coda-agent', 'author', 'swiglu backward']; cli.main()"
+    times = []
+    for _ in range(3):
+        started = time.monotonic()
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        )
+        times.append(time.monotonic() - started)
+        assert (done.returncode, done.stdout) == (6, "")
+        assert "ANTHROPIC_API_KEY" in done.stderr
+        assert "--llm replay" in done.stderr
+        assert "Traceback" not in done.stderr
+        if times[-1] < 2:
+            break
+    assert min(times) < 2
+    assert document(run("author", "swiglu backward", "--json"))["error"]["code"] == "missing-key"
+
+
+def test_exit_6_after_the_first_round_keeps_the_run(bench: FakeBench, places: Path) -> None:
+    bench.about = {"fails": ("trace", Status.COMPILE_ERROR, "widths differ")}
+    result = run("author", "rms_scale", "--llm", script(places, S.source()), "--json")
+    assert result.exit_code == 6
+    found = document(result)
+    assert found["error"]["code"] == "script-exhausted"
+    assert found["data"]["verdict"] == "COMPILE_ERROR"
+    assert (Path(found["data"]["run"]) / "summary.json").is_file()
+
+
+def test_exit_7_regression(shelf: Path) -> None:
+    kernels = {}
+    for name, example, us in (("slow", "rms_scale", 150.0), ("quick", "gemm_swiglu", 100.0)):
+        kernels[name] = S.keep_one(shelf, name, example=example)
+        S.add_bench(kernels[name], S.bench_record(S.program(example).digest, us=us))
+    result = run("compare", "rms_scale/slow", "rms_scale/quick", "--threshold", "3", "--json")
+    assert result.exit_code == 7
+    found = document(result)
+    assert found["error"]["code"] == "regression"
+    assert "×1.500" in found["error"]["message"]
+    assert run("compare", "rms_scale/quick", "rms_scale/slow", "--threshold", "3").exit_code == 0
+
+
+def test_exit_130_interrupted(bench: FakeBench, places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.interrupt = True
+    result = run("author", "rms_scale", "--llm", script(places, S.source()), "--json")
+    assert result.exit_code == 130
+    found = document(result)
+    assert found["error"]["code"] == "interrupted"
+    assert found["data"]["stop"] == "interrupted"
+    assert "next: coda-agent author rms_scale --resume " in result.stderr
+    bench.interrupt = False
+    resumed = run("author", "rms_scale", "--resume", Path(found["data"]["run"]).name, "--json")
+    assert resumed.exit_code == 0, resumed.stderr
+    assert document(resumed)["data"]["run"] == found["data"]["run"]
+
+
+def test_exit_130_of_any_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    from agent import catalogue
+
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(catalogue, "listing", interrupted)
+    result = run("list", "tasks")
+    assert (result.exit_code, result.stderr) == (130, "error: interrupted\n")
+
+
+# streams and forms ----------------------------------------------------------------------------------------------------
+
+
+def test_the_answer_is_on_stdout_and_the_rest_on_stderr(bench: FakeBench, places: Path) -> None:
+    result = run("author", "rms_scale", "--llm", script(places, S.source()))
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert [line.split()[0] for line in lines[:7]] == [
+        "gate",
+        "static",
+        "trace",
+        "algebra",
+        "compile",
+        "numerics",
+        "bench",
+    ]
+    assert lines[6].endswith("not run: no GPU")
+    assert lines[7] == "verdict: PASS (bench not run)"
+    assert lines[8].startswith("scripted through scripted: 1 round, 0 tokens, $0.00")
+    last = result.stderr.splitlines()[-3:]
+    assert [line.split(":")[0] for line in last] == ["run", "kernel", "next"]
+    assert last[-1].startswith("next: coda-agent review ")
+    assert "round 1: PASS" in result.stderr
+
+
+def test_quiet_says_nothing_but_the_answer(bench: FakeBench, places: Path) -> None:
+    result = run("author", "rms_scale", "--llm", script(places, S.source()), "-q")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "verdict: PASS" in result.stdout
+
+
+def test_verbose_shows_settings_with_their_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CODA_AGENT_MODEL", "some-model")
+    assert "setting model = some-model (CODA_AGENT_MODEL)" in run("list", "runs", "-v").stderr
+    assert run("list", "runs").stderr == ""
+
+
+def test_a_traceback_only_with_vv() -> None:
+    assert "Traceback" not in run("review", "nothing", "-v").stderr
+    assert "Traceback" in run("review", "nothing", "-vv").stderr
+
+
+def test_events_are_json_lines_and_the_last_one_is_the_document(bench: FakeBench, places: Path) -> None:
+    result = run("author", "rms_scale", "--llm", script(places, S.source()), "--events")
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    kinds = [line.get("kind") for line in lines]
+    assert kinds[:3] == ["started", "asked", "replied"]
+    assert kinds[-2:] == ["stopped", None]
+    assert (lines[-1]["schema"], lines[-1]["ok"]) == ("coda-agent/author/1", True)
+
+
+def test_events_and_json_exclude_each_other() -> None:
+    result = run("author", "rms scale", "--events", "--json")
+    assert result.exit_code == 2
+    assert document(result)["error"]["hint"] == "the last line of --events is the document of --json"
+
+
+def test_options_may_stand_before_the_command() -> None:
+    assert document(run("--json", "list", "runs")) == document(run("list", "runs", "--json"))
+
+
+def test_in_another_folder(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = places / "project"
+    project.mkdir()
+    (project / "pyproject.toml").write_text('[tool.coda-agent]\nmodel = "of-the-project"\n')
+    (project / "mine.toml").write_text("rounds = 3\n")
+    text = run("-C", str(project), "list", "runs", "-v", "--config", "mine.toml").stderr
+    assert "setting model = of-the-project" in text
+    assert "setting rounds = 3 (mine.toml)" in text
+    assert Path.cwd() == places / "work"
+    (project / "mine.toml").write_text("ronds = 3\n")
+    assert (
+        document(run("-C", str(project), "list", "runs", "--config", "mine.toml", "--json"))["error"]["hint"]
+        == "did you mean rounds?"
+    )
+
+
+def test_no_question_without_a_terminal(bench: FakeBench, shelf: Path) -> None:
+    S.keep_one(shelf)
+    assert run("review", "rms_scale/demo").exit_code == 0
+    words = ["--reviewer", "Ann", "--note", "looked", "--waive-gpu", "none here"]
+    result = run("promote", "rms_scale/demo", *words, "--json", input="y\n")
+    assert result.exit_code == 2
+    assert document(result)["error"] == {
+        "code": "not-confirmed",
+        "message": "promote rms_scale/demo in the name of 'Ann'? nobody to ask: this is no terminal",
+        "hint": "--yes answers for scripts",
+    }
+    assert authored_kernels.catalog(shelf)[0].state == "candidate"
+
+
+def test_a_key_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-5ecre7")
+    for args in (["doctor", "-vv"], ["doctor", "--json"], ["list", "runs", "-vv"], ["--version", "-v"]):
+        result = run(*args)
+        assert "5ecre7" not in result.output
+    assert (
+        "ANTHROPIC_API_KEY  set" in run("doctor").stdout.replace("           ", "  ") or "set" in run("doctor").stdout
+    )
+
+
+def test_a_pipe_that_closes_is_no_error() -> None:
+    code = "import sys, cli; sys.argv = ['coda-agent', 'show', 'rms_cross_entropy']; cli.main()"
+    child = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert child.stdout is not None
+    child.stdout.close()
+    _, stderr = child.communicate(timeout=60)
+    assert (child.returncode, stderr) == (0, b"")
+
+
+# author ---------------------------------------------------------------------------------------------------------------
+
+
+def test_dry_run_shows_the_first_prompt_and_asks_nobody(bench: FakeBench) -> None:
+    result = run("author", "rms scale", "--dry-run", "--json")
+    data = document(result)["data"]
+    assert (result.exit_code, bench.options) == (0, [])
+    assert data["input_tokens_at_most"] > 1000
+    assert data["cost_usd_at_most"] > 0
+    assert "rms_scale" in data["withheld"]
+    assert "rms_scale" not in data["examples"]
+    assert "nothing was sent" in run("author", "rms scale", "--dry-run").stdout
+    assert document(run("list", "runs", "--json"))["data"] == {"runs": []}
+
+
+def test_flags_reach_the_judge_and_the_run(bench: FakeBench, places: Path) -> None:
+    flags = [
+        "--arch",
+        "sm_100",
+        "--backend",
+        "triton",
+        "--no-gpu",
+        "--name",
+        "mine",
+        "--into",
+        str(places / "kept"),
+        "--time",
+        "5m",
+    ]
+    result = run(
+        "author", "rms_scale", "--llm", script(places, S.source()), "--max-tokens-total", "900000", *flags, "--json"
+    )
+    data = document(result)["data"]
+    assert data["kernel"] == str(places / "kept" / "rms_scale" / "mine")
+    (options,) = bench.options
+    assert (options.arch, options.backends, options.device) == ("sm_100", ("triton",), False)
+    limits = json.loads((Path(data["run"]) / "run.json").read_text())["limits"]
+    assert (limits["time_s"], limits["max_tokens_total"]) == (300.0, 900000)
+
+
+def test_a_task_that_lets_wrong_kernels_pass_is_refused_before_anything_is_asked(
+    bench: FakeBench, places: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from agent.verify import lint
+
+    asked = []
+    report = lint.LintReport(
+        task="rms_scale",
+        task_digest="0",
+        status=Status.INVALID_SPEC,
+        tried=9,
+        killed=8,
+        survivors=("z: zeros (exact)",),
+    )
+    monkeypatch.setattr(lint, "lint_in_worker", lambda task: asked.append(task.id) or report)
+    for _ in range(2):  # the second time from the kept outcome
+        result = run("author", "rms_scale", "--llm", script(places, S.source()), "--json")
+        assert result.exit_code == 4
+        assert "survives: z: zeros (exact)" in document(result)["error"]["message"]
+    assert asked == ["rms_scale"]
+    assert bench.options == []
+    assert document(run("lint", "rms_scale", "--json"))["error"]["code"] == "invalid-spec"
+
+
+# the others -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["tasks", "examples", "kernels", "runs"])
+def test_lists(what: str, shelf: Path) -> None:
+    S.keep_one(shelf)
+    data = document(run("list", what, "--json"))["data"]
+    assert set(data) == {what}
+    ids = [row["id"] for row in data[what]]
+    expected = {"tasks": "swiglu_backward", "examples": "mx_quantize", "kernels": "rms_scale/demo"}
+    assert ids == [] if what == "runs" else expected[what] in ids
+    if what == "kernels":
+        assert {"state": "candidate", "model": "model-x"}.items() <= data["kernels"][0].items()
+
+
+def test_show_has_description_formula_and_source(shelf: Path) -> None:
+    S.keep_one(shelf)
+    data = document(run("show", "rms scale", "--json"))["data"]
+    assert set(data) == {"task", "example"}
+    assert data["example"]["digest"] == S.program().digest
+    text = run("show", "rms_scale").stdout
+    assert "def rms_scale(" in text
+    assert "formula" in text
+    kernel = document(run("show", "rms_scale/demo", "--json"))["data"]["kernel"]
+    assert (kernel["state"], kernel["provenance"]["model"]) == ("candidate", "model-x")
+    assert document(run("show", "mx_quantize", "--json"))["data"].keys() == {"example"}
+
+
+def test_verify_passes_and_tells_which_gate_ran(bench: FakeBench, places: Path) -> None:
+    file = places / "kernel.py"
+    file.write_text(S.source())
+    schedule = places / "schedule.json"
+    schedule.write_text('{"tile_m": 64}')
+    result = run("verify", str(file), "--task", "rms scale", "--schedule", str(schedule), "--json")
+    assert result.exit_code == 0
+    assert document(result)["data"]["passed"] is True
+    assert bench.options[0].schedule == {"tile_m": 64}
+    assert run("verify", str(file), "--task", "rms_scale", "--backend", "reference").exit_code == 2
+
+
+def test_from_a_run_to_a_promoted_kernel(bench: FakeBench, places: Path, shelf: Path) -> None:
+    """Every `next:` line is followed as it is printed."""
+    authored = run("author", "rms_scale", "--llm", script(places, S.source()), "--into", str(shelf))
+    assert authored.exit_code == 0
+    name = authored.stderr.splitlines()[-1].removeprefix("next: coda-agent review ")
+    reviewed = run("review", name, "--json")
+    assert reviewed.exit_code == 0
+    assert document(reviewed)["data"]["accepted"] is True
+    assert f"next: coda-agent promote {name} --reviewer NAME" in reviewed.stderr
+    words = ["--reviewer", "Ann", "--note", "looked at it"]
+    refused = run("promote", name, *words, "--yes", "--json")
+    assert refused.exit_code == 4
+    assert document(refused)["error"]["code"] == "promotion-refused"
+    dry = run("promote", name, *words, "--waive-gpu", "none here", "--dry-run", "--json")
+    assert document(dry)["data"]["dry_run"] is True
+    assert authored_kernels.catalog(shelf)[0].state == "candidate"
+    done = run("promote", name, *words, "--waive-gpu", "none here", "--yes")
+    assert done.exit_code == 0
+    assert "Reviewed-by: Ann" in done.stdout
+    assert "warning: no GPU evidence: waived, 'none here'" in done.stderr
+    assert document(run("list", "kernels", "--json"))["data"]["kernels"][0]["state"] == "promoted"
+    (Path(authored_kernels.catalog(shelf)[0].path) / "kernel.py").write_text("# changed\n")
+    assert document(run("list", "kernels", "--json"))["data"]["kernels"][0]["state"] == "stale"
+    compared = run("compare", "rms_scale", "--json")
+    assert compared.exit_code == 0
+    assert document(compared)["data"]["same_program"] == [["examples_curated/rms_scale", "rms_scale/scripted"]]
+
+
+def test_a_refused_review_is_exit_4_and_still_writes_the_packet(bench: FakeBench, shelf: Path) -> None:
+    kept = S.keep_one(shelf)
+    bench.about = {"fails": ("numerics", Status.NONDETERMINISTIC, "two runs differ")}
+    result = run("review", "rms_scale/demo", "--json")
+    assert result.exit_code == 4
+    found = document(result)
+    assert found["error"]["code"] == "review-refused"
+    assert (kept.folder / "REVIEW.md").is_file()
+    assert found["data"]["gates"][4]["status"] == "NONDETERMINISTIC"
+
+
+def test_replay_derives_decisions_and_says_so(bench: FakeBench, places: Path) -> None:
+    bench.about = {"fails": ("algebra", Status.WRONG_VALUES, "factor 2")}
+    run("author", "rms_scale", "--llm", script(places, S.source()), "--rounds", "1")
+    folder = document(run("list", "runs", "--json"))["data"]["runs"][0]["path"]
+    judged = len(bench.options)
+    result = run("replay", folder)
+    assert result.exit_code == 0
+    assert "no model was asked and nothing was judged again" in result.stdout
+    assert len(bench.options) == judged
+    events = Path(folder) / "events.jsonl"
+    events.write_text(events.read_text().replace('"action":"repair"', '"action":"optimise"'))
+    edited = run("replay", folder, "--json")
+    assert edited.exit_code == 4
+    assert document(edited)["error"]["code"] == "inconsistent"
+
+
+def test_selftest_reports_what_it_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from agent.verify import selftest
+
+    def row(name: str, ok: bool) -> selftest.Row:
+        return selftest.Row(
+            id=name, title=f"cheat {name}", expected="static", gate="static" if ok else "", status="POLICY", ok=ok
+        )
+
+    def fake(*, quick: bool, on_row: Any) -> selftest.SelfTest:
+        rows = (row("X01", True), row("X02", False))
+        for each in rows:
+            on_row(each)
+        return selftest.SelfTest(exploits=rows, controls=(row("C1", True),), absent={}, quick=quick, seconds=1)
+
+    monkeypatch.setattr(selftest, "run", fake)
+    result = run("selftest", "--json")
+    assert result.exit_code == 4
+    found = document(result)
+    assert (found["data"]["missed"], found["data"]["false_rejections"]) == (1, 0)
+    assert found["error"]["message"] == "missed X02"
+    assert "NOT OK  X02  cheat X02" in result.stderr
+
+
+def test_doctor_names_what_to_mend(monkeypatch: pytest.MonkeyPatch, places: Path) -> None:
+    from agent import doctor
+
+    monkeypatch.setattr(doctor, "examine", lambda settings: (doctor.Check("python", "problem", "3.10", "use another"),))
+    result = run("doctor", "--json")
+    assert result.exit_code == 5
+    assert document(result)["error"] == {"code": "environment", "message": "1 to mend: python", "hint": "use another"}
