@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from coda.errors import BackendError
+
 pytestmark = pytest.mark.interp
 
 
