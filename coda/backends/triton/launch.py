@@ -93,7 +93,7 @@ class Runner:
     schedule: Schedule
     generated: Generated
     module: ModuleType
-    _sizes: dict[str, int] = field(init=False)
+    sizes: dict[str, int] = field(init=False)
     _kernel: list[Callable[[Mapping[str, Any], Any], Any]] = field(init=False)
     _finisher: list[Callable[[Mapping[str, Any], Any], Any]] = field(init=False)
     _grid: dict[int, int] = field(init=False, default_factory=dict)
@@ -104,7 +104,7 @@ class Runner:
         tiles_m = -(-p.m // s.tile_m) if p.n else 0
         tiles_n = -(-p.n // (form.step * s.split)) if p.m else 0
         slots = tiles_n * s.split
-        self._sizes = {"m": p.m, "n": p.n, "k": p.k, "slots": slots, "tiles_m": tiles_m}
+        self.sizes = {"m": p.m, "n": p.n, "k": p.k, "slots": slots, "tiles_m": tiles_m}
         self.tiles = tiles_m * tiles_n if self.generated.kernel is not None else 0
         self.vector_blocks = sections(anatomy, p.m, p.n)
         self.workspace = max(1, anatomy.workspace(p.m, p.n, slots, tiles_m)) if anatomy.statistics else 0
@@ -116,7 +116,7 @@ class Runner:
 
     def _getter(self, a: Argument) -> Callable[[Mapping[str, Any], Any], Any]:
         if a.what == "size":
-            value = self._sizes[a.tensor]
+            value = self.sizes[a.tensor]
             return lambda tensors, workspace: value
         if a.what == "workspace":
             return lambda tensors, workspace: workspace
@@ -289,6 +289,10 @@ def _compile(
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
+    ones = {
+        a.name: 1 for a in arguments if a.what == "size" and runner.sizes[a.tensor] == 1
+    }  # a launch compiles them in
+    constants = {**constants, **ones}
     signature = {a.name: a.type for a in arguments} | dict.fromkeys(constants, "constexpr")
     attrs = {(i,): [["tt.divisibility", 16]] for i, a in enumerate(arguments) if _divisible(runner, a)}
     try:
@@ -315,7 +319,7 @@ def _compile(
 def _divisible(runner: Runner, a: Argument) -> bool:
     """What a launch on aligned tensors would tell the compiler."""
     if a.what == "size":
-        return runner._sizes[a.tensor] % 16 == 0
+        return runner.sizes[a.tensor] % 16 == 0
     if a.what == "workspace":
         return True
     if a.what not in ("pointer", "stride"):

@@ -235,3 +235,15 @@ def test_small_problems_get_small_tiles() -> None:
     assert tiles[2].tile_m * tiles[2].tile_n <= 128 * 128
     assert tiles[3].tile_n == 256
     assert len(configs.candidates(p, programs.Problem.example(p))) > 5
+
+
+def build_ones(name: str) -> int:
+    p = programs.program(name)
+    problem = programs.Problem.example(p, m=1, n=1, k=1, dtype="float16", arch="sm_90")
+    schedule = programs.Schedule(tile_m=16, tile_n=16, tile_k=16, warps=4)
+    return len(programs.BACKEND.compile(p, problem, schedule, "sm_90").cubin or b"")
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", "norm_backward"])
+def test_sizes_of_one_are_compiled_in(cross: Any, name: str) -> None:
+    assert cross(build_ones, name) > 1000
