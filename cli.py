@@ -257,7 +257,7 @@ def author(
     ] = False,
 ) -> Answer:
     """Have a kernel for TASK written, and judge it until it passes or a limit is reached."""
-    from agent import authoring
+    from agent import authoring, commands
 
     flags = {
         "llm": llm,
@@ -270,9 +270,7 @@ def author(
     asked = authoring.Asked(
         task=task,
         goal=goal,
-        arch=arch,
-        backends=tuple(backend or ()),
-        gpu=not no_gpu,
+        judging=commands.Judging(arch, tuple(backend or ()), not no_gpu),
         into=into,
         name=name,
         resume=resume,

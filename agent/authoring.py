@@ -14,12 +14,13 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import render, store
 from .budget import Limits, parse_duration
+from .commands import Judging
 from .errors import AgentError, JudgeUnavailable, LLMError, TaskRefused, UsageError
 from .events import Event, Summary
 from .files import write_text
@@ -41,9 +42,7 @@ class Asked:
 
     task: str
     goal: float | None = None
-    arch: str = "sm_90"
-    backends: tuple[str, ...] = ()
-    gpu: bool = True
+    judging: Judging = field(default_factory=Judging)
     into: Path | None = None
     name: str | None = None
     resume: str | None = None
@@ -54,6 +53,11 @@ class Asked:
 
 def author(terminal: Terminal, asked: Asked, flags: Mapping[str, Any]) -> Answer:
     """The command `author`."""
+    asked.judging.check()
+    if asked.goal is not None and not 0 < asked.goal <= 1:
+        raise UsageError(
+            f"--goal {asked.goal:g} cannot be met", hint="a fraction of the physical floor's speed: 0.9 is 90 %"
+        )
     if asked.events and terminal.options.json:
         raise UsageError(
             "--events and --json exclude each other", hint="the last line of --events is the document of --json"
@@ -63,20 +67,19 @@ def author(terminal: Terminal, asked: Asked, flags: Mapping[str, Any]) -> Answer
     folder = store.find(asked.resume, settings.runs_dir) if asked.resume is not None else None
     if folder is not None and settings.llm is None:
         settings = terminal.settings(**{**flags, "llm": store.open_run(folder).info.llm})
+    limits = _limits(settings)
     if asked.dry_run:
         return _dry_run(card, settings, asked)
     llm = from_settings(settings, task_id=card.id, announce=terminal.say)
     # From here on torch is needed.
     from . import loop
     from .prepare import new_run, prepare
-    from .verify.judge import Options
 
     task = load(card.id)
     _lint(terminal, task, settings)
     prompt = prepare(
         task, model=settings.model, max_tokens=settings.max_tokens, effort=settings.effort, show_own=asked.show_own
     )
-    limits = _limits(settings)
     if folder is None:
         run = new_run(
             settings.runs_dir, prompt, llm=settings.llm or llm.name, limits=limits, goal=asked.goal, settings=settings
@@ -87,7 +90,6 @@ def author(terminal: Terminal, asked: Asked, flags: Mapping[str, Any]) -> Answer
     terminal.run_path = run.folder
     terminal.resume = f"coda-agent author {card.id} --resume {run.info.id}"
     terminal.detail(f"run: {run.folder}")
-    options = Options(arch=asked.arch, backends=asked.backends, device=asked.gpu)
     error: AgentError | None = None
     live = terminal.live if settings.progress and not asked.events else None
     with run, render.Progress(terminal.say, live) as progress:
@@ -96,7 +98,7 @@ def author(terminal: Terminal, asked: Asked, flags: Mapping[str, Any]) -> Answer
             summary = loop.author(
                 prompt,
                 llm,
-                loop.judge_with(options, on_progress=progress.gate),
+                loop.judge_with(asked.judging.options(), on_progress=progress.gate),
                 run,
                 limits=limits,
                 goal=asked.goal,

@@ -9,6 +9,7 @@ A command looks things up, calls the module of its name, and arranges what that 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from .verify.judge import Options
 
 
+_ARCH = re.compile(r"sm_\d{2,3}[a-z]?")
+
+
 @dataclass(frozen=True)
 class Judging:
     """How to judge."""
@@ -34,22 +38,23 @@ class Judging:
     backends: tuple[str, ...] = ()
     gpu: bool = True
 
-    def options(self, schedule: Mapping[str, Any] | None) -> Options:
-        """For the judge. Raises `UsageError` for a backend that does not exist."""
+    def check(self) -> None:
+        """Cheap, before anything slow is imported. Raises `UsageError` for a backend or an architecture that does not exist."""
         from coda.backends import registry
 
-        from .verify.judge import Options
-
+        if _ARCH.fullmatch(self.arch) is None:
+            raise UsageError(f"--arch {self.arch!r} is no architecture", hint="write it like sm_80, sm_90 or sm_100")
         for name in self.backends:
             if name not in registry.MODULES or name == "reference":
                 fused = ", ".join(n for n in registry.MODULES if n != "reference")
                 raise UsageError(f"--backend {name!r} is no fused backend", hint=f"there are: {fused}")
-        return Options(
-            arch=self.arch,
-            backends=self.backends,
-            device=self.gpu,
-            schedule=None if schedule is None else dict(schedule),
-        )
+
+    def options(self, schedule: Mapping[str, Any] | None = None) -> Options:
+        """For the judge."""
+        from .verify.judge import Options
+
+        submitted = None if schedule is None else dict(schedule)
+        return Options(arch=self.arch, backends=self.backends, device=self.gpu, schedule=submitted)
 
     def judge(self, terminal: Terminal) -> Judge:
         """The real judge with these options, telling which gate runs."""
@@ -78,6 +83,7 @@ def exit_of(verdict: Verdict) -> Exit:
 
 def verify(terminal: Terminal, file: Path, task_text: str, schedule: Path | None, judging: Judging) -> Answer:
     """The command `verify`."""
+    judging.check()
     task_id = find(task_text).id
     source = _read(file)
     submitted = _schedule(schedule) if schedule is not None else None
@@ -108,18 +114,18 @@ def _shown(verdict: Verdict) -> Iterator[Any]:
 
 def _refusal(verdict: Verdict) -> Failure:
     """Which gate, which word, and what to change: as an author is told."""
-    from .verify.feedback import digest
 
-    advice = "; ".join(digest(verdict).findings)
     if verdict.first_failure is None:
         missing = "; ".join(f"{g.name}: {g.reason}" for g in verdict.not_run if g.name != "bench")
         return Failure(
             "not-proven", f"no pass on this machine: {missing}", "`coda-agent doctor` says what is missing here"
         )
     gate = verdict.gate(verdict.first_failure)
-    return Failure(
-        str(gate.status).lower().replace("_", "-"), f"gate {gate.name}: {gate.status}: {gate.reason}", advice
-    )
+    said = " ".join(gate.reason.split())
+    more = [finding for finding in digest(verdict).findings if finding not in said]
+    advice = "; ".join(more) or "change the kernel accordingly, and verify it again"
+    code = str(gate.status).lower().replace("_", "-")
+    return Failure(code, f"gate {gate.name}: {gate.status}: {gate.reason}", advice)
 
 
 def _read(file: Path) -> str:
@@ -173,11 +179,11 @@ def review(terminal: Terminal, name: str, judging: Judging, into: Path | None) -
     """The command `review`."""
     from .review import review as run
 
+    judging.check()
     settings = terminal.settings()
     kept = kernels.find(name, folders=kernels.shelves(settings), runs=settings.runs_dir)
     terminal.run_path = kept.run
     task = load(kept.task)
-    judging.options(None)
     terminal.say(f"reviewing {kept.id} for task {task.id}, from its source")
     written = run(kept, task, judging.judge(terminal), into=into)
     found, verdict = written.review, written.review.verdict

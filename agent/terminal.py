@@ -272,7 +272,7 @@ def classify(error: BaseException) -> tuple[Exit, Failure]:
             return Exit.ENVIRONMENT, Failure(error.code, _sentence(error), error.hint or "")
         case CodaError():
             return Exit.USAGE, Failure(error.code, _sentence(error), error.hint or "")
-        case PermissionError() | FileNotFoundError() | NotADirectoryError() | IsADirectoryError():
+        case OSError() if error.filename is not None:
             hint = "check that the path exists and that you may use it"
             return Exit.ENVIRONMENT, Failure("file", f"{error.strerror}: {error.filename!r}", hint)
     hint = "this is a bug: report it with the traceback above"

@@ -141,21 +141,25 @@ def test_version(monkeypatch: pytest.MonkeyPatch) -> None:
     assert document(run("--version", "--json"))["schema"] == "coda-agent/version/1"
 
 
-def test_help_is_quick_and_imports_nothing_heavy() -> None:
-    # pydantic alone comes with typer, which coerces parameters with it
-    code = (
-        "import sys; sys.argv = ['coda-agent', 'author', '--help']\nimport cli\n"
-        "try:\n    cli.main()\nexcept SystemExit as e:\n    assert not e.code\n"
-        "heavy = {'torch', 'triton', 'anthropic', 'pydantic_settings', 'jinja2'} & set(sys.modules)\nassert not heavy, heavy"
-    )
+HELP = "import sys; sys.argv = ['coda-agent', *sys.argv[1:]]\nimport cli\ntry:\n    cli.main()\nexcept SystemExit as e:\n    assert not e.code\n"
+
+
+def test_help_is_quick() -> None:
     times = []
-    for _ in range(5):
+    for _ in range(5):  # the best of a few: other processes share the machine
         started = time.monotonic()
-        subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, timeout=30)
+        subprocess.run([sys.executable, "-c", HELP, "--help"], cwd=ROOT, check=True, capture_output=True, timeout=30)
         times.append(time.monotonic() - started)
         if times[-1] < 0.5:
             break
     assert min(times) < 0.5
+
+
+@pytest.mark.parametrize("args", [["--help"], ["author", "--help"]])
+def test_help_imports_nothing_heavy(args: list[str]) -> None:
+    """pydantic alone comes with typer, which coerces a command's parameters with it."""
+    heavy = "heavy = {'torch', 'triton', 'anthropic', 'pydantic_settings', 'jinja2', 'numpy'} & set(sys.modules)\nassert not heavy, heavy"
+    subprocess.run([sys.executable, "-c", HELP + heavy, *args], cwd=ROOT, check=True, capture_output=True, timeout=30)
 
 
 # exit codes: one test each --------------------------------------------------------------------------------------------
@@ -212,6 +216,9 @@ def test_exit_1_bug(monkeypatch: pytest.MonkeyPatch) -> None:
         (["list", "tasks", "--colour"], "usage", "coda-agent list --help"),
         (["list", "tasks", "--color", "blue"], "usage", "coda-agent list --help"),
         (["list", "tasks", "-C", "/nowhere"], "usage", "coda-agent list --help"),
+        (["author", "rms scale", "--goal", "90", "--llm", "folder:x"], "usage", "0.9 is 90 %"),
+        (["author", "rms scale", "--arch", "hopper", "--llm", "folder:x"], "usage", "sm_90"),
+        (["author", "rms scale", "--time", "soon", "--llm", "folder:x"], "settings-invalid", "1h30m"),
         (["verify", "nothing.py", "--task", "rms_scale"], "usage", "name a kernel file"),
         (["review", "nothing"], "unknown-subject", "list kernels"),
         (["show", "nothing"], "unknown-subject", "list tasks"),
