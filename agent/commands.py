@@ -114,6 +114,7 @@ def _shown(verdict: Verdict) -> Iterator[Any]:
 
 def _refusal(verdict: Verdict) -> Failure:
     """Which gate, which word, and what to change: as an author is told."""
+    from .verify.feedback import digest
 
     if verdict.first_failure is None:
         missing = "; ".join(f"{g.name}: {g.reason}" for g in verdict.not_run if g.name != "bench")
