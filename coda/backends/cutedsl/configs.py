@@ -1,10 +1,11 @@
 """Tiles, clusters and stages: what a schedule may say, what fits, and the shipped choice.
 
-    PINNED     versions of the two packages that this backend's private parts are written against
-    family     90 or 100 from "sm_90a"; raises `Unsupported`
-    check      a schedule that the mainloop takes, or `BadSchedule`
-    stages     how many A/B stages a program leaves room for on Hopper: fewer than two do not overlap loads and products
-    default    the heuristic, from measurements on one H200
+    PINNED        versions of the two packages that this backend's private parts are written against
+    family        90 or 100 from "sm_90a"; raises `Unsupported`
+    check         a schedule that the mainloop takes, or `BadSchedule`
+    stages        how many A/B stages a program leaves room for on Hopper
+    check_stages  the same, refusing fewer than two, which do not overlap loads and products
+    default       the heuristic, from measurements on one H200
 
 Fields of a `Schedule` that quack's mainloop does not know (warps, stages, split, …) keep their default: it chooses those.
 """
@@ -32,6 +33,7 @@ SHARED_MEMORY = 227 * 1024
 RESERVED = 2 * 1024
 """Barriers, and the gap before the first A stage, which starts at a multiple of 1 KiB."""
 TILE_K = 64
+MIN_STAGES = 2
 
 
 def versions_wrong() -> str:
@@ -135,6 +137,19 @@ def stages(schedule: Schedule, lowered: Lowered, problem: Problem) -> int:
     vectors += sum(4 * n * (7 if cooperative else 3) for s in lowered.sinks if s.statistic.axis == "col")
     epilogue = vectors + part * stored * min(parts, 2) // 2 + part * loaded * min(parts, 4) // 2
     return max(0, (SHARED_MEMORY - RESERVED - epilogue) // ((m + n) * TILE_K * ITEM_BYTES[problem.dtype]))
+
+
+def check_stages(schedule: Schedule, lowered: Lowered, problem: Problem) -> int:
+    """The A/B stages on Hopper. One stage compiles too, and waits for every load: raises `BadSchedule`."""
+    found = stages(schedule, lowered, problem)
+    if found < MIN_STAGES:
+        raise BadSchedule(
+            f"this tile leaves room for {found} stages of A and B",
+            got=f"{schedule.tile_m}×{schedule.tile_n}",
+            expected=f"at least {MIN_STAGES}",
+            hint="a smaller tile, for example 128×128 with pingpong",
+        )
+    return found
 
 
 def _bytes(problem: Problem, name: str, view: bool, half: bool = False) -> int:

@@ -7,11 +7,12 @@ maximum and a sum, so `combine_logs` folds those.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from coda.backends.cutedsl.shared import LANES, Anatomy, Axis, Finisher, Form, module, sections, statistic
+from coda.backends.cutedsl.shared import LANES, Anatomy, Axis, Finisher, Form, Statistic, module, sections, statistic
 from coda.primitives.types import DType, Kind
 from coda.problem import Problem
 from coda.program import EpilogueProgram
@@ -45,6 +46,34 @@ def combine_logs(logs, slots, length, at, ok):
 @triton.jit({options})
 def finish_kernel({arguments}):
 '''
+
+
+@dataclass(frozen=True)
+class Partials:
+    """Where the partials of every statistic lie in one fp32 workspace."""
+
+    anatomy: Anatomy
+    m: int
+    n: int
+    slots: int
+    tiles_m: int
+
+    @property
+    def size(self) -> int:
+        """Numbers in the workspace."""
+        return self.anatomy.workspace(self.m, self.n, self.slots, self.tiles_m) if self.anatomy.statistics else 0
+
+    def place(self, s: Statistic) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+        """Shape, strides and first element of one statistic's partials."""
+        after_rows = self.anatomy.row_planes * self.slots * self.m
+        if s.fold == "select":
+            return (self.m,), (1,), after_rows + self.anatomy.selections.index(s) * self.m
+        if s.axis == "row":
+            return (self.m, self.slots), (1, self.m), dict(self.anatomy.sliced())[s] * self.slots * self.m
+        start = (
+            after_rows + len(self.anatomy.selections) * self.m + self.tiles_m * int(self.anatomy.col_start(s) * self.n)
+        )
+        return (self.tiles_m, self.n), (self.n, 1), start
 
 
 class _Writer(Finisher):
@@ -121,13 +150,13 @@ def make(program: EpilogueProgram, problem: Problem, slots: int, tiles_m: int) -
     anatomy = Anatomy(program)
     text, arguments = text_of(program, problem)
     sizes = {"slots": slots, "tiles_m": tiles_m, "m": problem.m, "n": problem.n}
-    ints = {o.name for o in program.operands if o.kind is Kind.SCALAR and o.dtype is DType.INT}
-    getters = tuple(_getter(key, sizes, ints) for _, key in arguments)
+    numbers = {o.name: int if o.dtype is DType.INT else float for o in program.operands if o.kind is Kind.SCALAR}
+    getters = tuple(_getter(key, sizes, numbers) for _, key in arguments)
     kernel = module(text, f"{program.name}_finish").finish_kernel
     return Finish(text, kernel, getters, sections(anatomy, problem.m, problem.n), program.fast_math)
 
 
-def _getter(key: str, sizes: Mapping[str, int], ints: set[str]) -> Getter:
+def _getter(key: str, sizes: Mapping[str, int], numbers: Mapping[str, type]) -> Getter:
     if not key:
         return lambda tensors, partials: partials
     if key.startswith("="):
@@ -135,4 +164,12 @@ def _getter(key: str, sizes: Mapping[str, int], ints: set[str]) -> Getter:
         return lambda tensors, partials: size
     if key.startswith("|"):
         return lambda tensors, partials: tensors[key[1:]].stride(0)
+    if key in numbers:
+        return functools.partial(_number, key, numbers[key])
     return lambda tensors, partials: tensors[key]
+
+
+def _number(key: str, number: type, tensors: Mapping[str, Any], partials: Any) -> Any:
+    """A number of the scalar's dtype, or the 0-d tensor that is read on the device."""
+    x = tensors[key]
+    return number(x) if isinstance(x, (int, float)) else x

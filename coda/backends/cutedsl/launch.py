@@ -30,12 +30,11 @@ from quack.gemm_config import GemmConfig
 from coda.backends.cutedsl import configs, finish, operators
 from coda.backends.cutedsl.lowering import FOLDS, Lowered, Port, Sink, lower
 from coda.backends.cutedsl.shared import Anatomy
-from coda.errors import BadSchedule, CompileError, DTypeUnsupported, Unsupported
+from coda.errors import CompileError, DTypeUnsupported, Unsupported
 from coda.problem import Problem, Schedule
 from coda.program import EpilogueProgram
 
 _LOCK = threading.RLock()
-MIN_STAGES = 2
 
 
 @dataclass(frozen=True)
@@ -136,14 +135,11 @@ class Runner:
         self.lowered = lower(self.program, p, s.tile_m, s.tile_n, operators.VERSION, packed=generation == 100)
         configs.check(s, self.lowered, generation)
         if generation == 90:
-            self.ab_stages = configs.stages(s, self.lowered, p)
-            if self.ab_stages < MIN_STAGES:
-                raise too_few_stages(self.program.name, self.ab_stages)
+            self.ab_stages = configs.check_stages(s, self.lowered, p)
         two = generation == 100 and s.cluster_m % 2 == 0  # two CTAs share a tile, and each counts its half as a tile
         self.tiles_m = -(-p.m // (s.tile_m // 2 if two else s.tile_m))
         self.slots = -(-p.n // s.tile_n)
-        self.anatomy = Anatomy(self.program)
-        self.workspace = self.anatomy.workspace(p.m, p.n, self.slots, self.tiles_m) if self.anatomy.statistics else 0
+        self.partials = finish.Partials(Anatomy(self.program), p.m, p.n, self.slots, self.tiles_m)
         self.config = GemmConfig(
             tile_m=s.tile_m,
             tile_n=s.tile_n,
@@ -185,7 +181,7 @@ class Runner:
         }
         sinks = {}
         for sink in self.lowered.sinks:
-            shape, strides, _ = self._place(sink)
+            shape, strides, _ = self.partials.place(sink.statistic)
             sinks[sink.name] = Shape(shape, strides, torch.float32, device)
         return self._plan((), stands["a"], stands["b"], stores, {**operands, **sinks})
 
@@ -228,9 +224,10 @@ class Runner:
         for store in self.lowered.stores:
             out = tensors[f"out.{store.output}"]
             stores[store.name] = out.view(torch.float32) if store.view else out
-        partials = torch.empty(self.workspace, dtype=torch.float32, device=device) if self.workspace else None
+        size = self.partials.size
+        partials = torch.empty(size, dtype=torch.float32, device=device) if size else None
         for sink in self.lowered.sinks:
-            shape, strides, start = self._place(sink)
+            shape, strides, start = self.partials.place(sink.statistic)
             assert partials is not None
             others[sink.name] = partials.as_strided(shape, strides, start)
         form = tuple(name for name in self._scalars if isinstance(others[name], torch.Tensor))
@@ -240,33 +237,6 @@ class Runner:
         plan.run(tensors["a"], tensors["b"], out=stores, scratch={}, **others)
         if self.finisher is not None:
             self.finisher.run(tensors, tensors["a"] if partials is None else partials)
-
-    @functools.cached_property
-    def _starts(self) -> dict[str, int]:
-        """Where the partials of each statistic begin."""
-        found, p = {}, self.problem
-        planes = dict(self.anatomy.sliced())
-        first_selection = self.anatomy.row_planes * self.slots * p.m
-        first_column = first_selection + len(self.anatomy.selections) * p.m
-        for sink in self.lowered.sinks:
-            s = sink.statistic
-            if s.fold == "select":
-                found[sink.name] = first_selection + self.anatomy.selections.index(s) * p.m
-            elif s.axis == "row":
-                found[sink.name] = planes[s] * self.slots * p.m
-            else:
-                found[sink.name] = first_column + self.tiles_m * int(self.anatomy.col_start(s) * p.n)
-        return found
-
-    def _place(self, sink: Sink) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-        """Shape, strides and first element of a statistic's partials."""
-        p, s = self.problem, sink.statistic
-        start = self._starts[sink.name]
-        if s.fold == "select":
-            return (p.m,), (1,), start
-        if s.axis == "row":
-            return (p.m, self.slots), (1, p.m), start
-        return (self.tiles_m, p.n), (p.n, 1), start
 
     def _getter(self, port: Port) -> Callable[[Mapping[str, Any]], Any]:
         name = port.operand
@@ -318,18 +288,7 @@ def _scalar(name: str, is_int: bool, tensors: Mapping[str, Any]) -> Any:
     return value
 
 
-def too_few_stages(name: str, found: int) -> BadSchedule:
-    """The error for a tile that leaves no room to load ahead."""
-    return BadSchedule(
-        f"{name}: this tile leaves room for {found} stages of A and B",
-        expected=f"at least {MIN_STAGES}",
-        hint="a smaller tile, for example 128×128 with pingpong",
-    )
-
-
 def compile_error(name: str, error: Exception) -> Exception:
     """What quack or the compiler raised, as one of ours."""
     text = f"{type(error).__name__}: {error}"
-    if "strictly positive, but got 0" in text:
-        return too_few_stages(name, 0)
     return CompileError(f"{name}: quack's front end or the compiler refused the generated code", got=text[-2000:])

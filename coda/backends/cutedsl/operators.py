@@ -34,14 +34,13 @@ VERSION = hashlib.sha256(
 ).hexdigest()[:12]
 
 
-
 class Named:
     """A function that quack identifies by name and VERSION, not by what it refers to.
 
     Its own fingerprint follows every global of every callee, into CUTLASS, and refuses what it meets there in 4.7.1.
     """
 
-    def __init__(self, name, function):
+    def __init__(self, name: str, function: object) -> None:
         self.name, self.function = name, function
 
     def __call__(self, *args):

@@ -1,0 +1,278 @@
+"""What the backend refuses, with which sentence; integers in 32 bits; schedules."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+import examples_curated
+from coda import Schedule, errors
+from coda.primitives import (
+    ColVector,
+    RowVector,
+    Tile,
+    cast,
+    pair,
+    row_moments,
+    row_sum,
+    segment_sum,
+    select_column,
+    store,
+    unpair,
+    where,
+)
+from coda.problem import Problem, TensorSpec
+from coda.tracing import signature, trace
+
+pytest.importorskip("coda.backends.cutedsl", exc_type=ImportError)
+from coda.backends.cutedsl import BACKEND, configs, lowering
+
+pytestmark = pytest.mark.null
+
+
+def traced(f, **dtypes):
+    return trace(f, signature(f, "epilogue"), dtypes=dtypes)
+
+
+def plain(acc, c: Tile, r: RowVector, v: ColVector):
+    return {"y": (acc + c) * r + v, "s": row_sum(acc)}
+
+
+def reason(program, problem=None, **changes):
+    problem = problem or Problem.example(program, m=1024, n=1024, k=512)
+    specs = dict(problem.tensors)
+    tensors = {name: spec for name, spec in changes.items() if isinstance(spec, TensorSpec)}
+    sizes = {name: x for name, x in changes.items() if name not in tensors}
+    specs |= {name.replace("out_", "out."): spec for name, spec in tensors.items()}
+    answer = BACKEND.supports(program, dataclasses.replace(problem, tensors=tuple(sorted(specs.items())), **sizes))
+    assert answer.ok == (answer.reason == "")
+    return answer.reason
+
+
+BF16 = "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, ""),
+        ({"c": TensorSpec(BF16, "col")}, ""),
+        ({"a": TensorSpec(BF16, "col"), "b": TensorSpec(BF16, "col")}, ""),
+        ({"r": TensorSpec(BF16), "v": TensorSpec("float16")}, ""),
+        ({"out_s": TensorSpec("float32", "any", aligned=False)}, ""),  # the finisher writes any vector
+        ({"m": 0}, "empty"),
+        ({"k": 0}, "empty"),
+        ({"m": 2**31}, "2^31"),
+        ({"arch": None}, "CPU"),
+        ({"arch": "sm_80"}, "Hopper"),
+        ({"arch": "sm_120"}, "Hopper"),
+        ({"dtype": "float32"}, "bfloat16 and float16"),
+        ({"b": TensorSpec("float16")}, "equal dtypes"),
+        ({"a": TensorSpec(BF16, "any")}, "contiguous along neither"),
+        ({"a": TensorSpec(BF16, aligned=False)}, "multiple of 16 bytes"),
+        ({"c": TensorSpec(BF16, "any")}, "c is not contiguous"),
+        ({"c": TensorSpec(BF16, aligned=False)}, "16-byte aligned"),
+        ({"c": TensorSpec("float8_e4m3fn")}, "c is float8_e4m3fn"),
+        ({"r": TensorSpec("float64")}, "r is float64"),
+        ({"v": TensorSpec("float32", "any")}, "strided or unaligned"),
+        ({"v": TensorSpec("float32", aligned=False)}, "strided or unaligned"),
+        ({"out_y": TensorSpec(BF16, "col")}, "row-major"),
+        ({"out_y": TensorSpec(BF16, aligned=False)}, "row-major"),
+        ({"out_y": TensorSpec("float8_e5m2")}, "stored as float8_e5m2"),
+    ],
+)
+def test_tensors(changes, words):
+    assert (words in reason(traced(plain), **changes)) if words else not reason(traced(plain), **changes)
+
+
+def half_width_operand(acc, f: RowVector(width=0.5)):
+    a, b = unpair(acc)
+    return {"y": pair(a * f, b)}
+
+
+def two_full_outputs(acc):
+    a, b = unpair(acc)
+    return {"y": pair(b, a), "z": acc}
+
+
+def half_in_fp32(acc):
+    a, b = unpair(acc)
+    return {"y": store(a * b, dtype="float32")}
+
+
+def wide_in_fp32(acc, z: Tile(width=2)):
+    return {"y": store(z * 2, dtype="float32")}
+
+
+def segments(acc):
+    return {"s": segment_sum(acc, 32)}
+
+
+def moments(acc):
+    mean, variance = row_moments(acc)
+    return {"mean": mean, "variance": variance}
+
+
+def periodic(acc, g: RowVector(period=64)):
+    return {"y": acc * g}
+
+
+def computed_index(acc, t: ColVector):
+    return {"y": select_column(acc, t + 1)}
+
+
+def fp8_between(acc):
+    return {"y": cast(acc, "float8_e4m3fn") * 2}
+
+
+def integer_product(acc, t: ColVector):
+    return {"y": where(t * t > 4, acc, 0.0)}
+
+
+@pytest.mark.parametrize(
+    ("f", "dtypes", "words"),
+    [
+        (half_width_operand, {}, "f has half the width"),
+        (two_full_outputs, {}, "two outputs of full width"),
+        (half_in_fp32, {}, "half the width and is not a 16-bit float"),
+        (wide_in_fp32, {}, "width 2 and is stored as float32"),
+        (segments, {}, "segment"),
+        (moments, {}, "row_moments"),
+        (periodic, {}, "repeats along the columns"),
+        (computed_index, {"t": "int"}, "from an operand"),
+        (fp8_between, {}, "float8_e4m3fn"),
+        (integer_product, {"t": "int"}, "pass int32"),
+    ],
+)
+def test_programs(f, dtypes, words):
+    assert words in reason(traced(f, **dtypes))
+
+
+def test_programs_without_a_gemm():
+    assert "without a GEMM" in reason(examples_curated.load("mx_quantize").program)
+
+
+def test_integers_are_proved_to_fit():
+    program = traced(integer_product, t="int")
+    problem = Problem.example(program, dtypes={"t": "int32"})
+    assert "may leave 32 bits" in reason(program, problem)
+
+    def bounded(acc, t: ColVector):
+        return {"y": where((t % 1024) * 1024 > 4, acc, 0.0)}
+
+    program = traced(bounded, t="int")
+    assert "negative" in reason(program, Problem.example(program, dtypes={"t": "int32"}))
+
+    def floats(acc, t: ColVector):
+        return {"y": acc * t}
+
+    for dtype in ("int64", "int32", "uint8"):  # turned into floats by the loader, whatever the integer
+        program = traced(floats, t="int")
+        assert not reason(program, Problem.example(program, dtypes={"t": dtype}))
+
+
+def test_width_two_needs_sixteen_bits():
+    program = examples_curated.load("swiglu_backward").program
+    assert not reason(program)
+    assert "only 16-bit floats travel as pairs" in reason(program, Problem.example(program, dtypes={"z": "float32"}))
+    assert "column-major" in reason(program, z=TensorSpec(BF16, "col"))
+
+
+# schedules ----------------------------------------------------------------------------------------------------------
+
+
+def lowered(name, **sizes):
+    program = examples_curated.load(name).program
+    problem = Problem.example(program, **sizes)
+    return program, problem, lowering.lower(program, problem, 128, 128, "test")
+
+
+@pytest.mark.parametrize(
+    ("changes", "ok"),
+    [
+        ({}, True),
+        ({"tile_n": 256}, True),
+        ({"tile_n": 192, "pingpong": True}, True),
+        ({"tile_m": 192, "tile_n": 128, "pingpong": True}, True),
+        ({"tile_n": 208, "pingpong": True}, True),
+        ({"tile_n": 224, "pingpong": True}, False),
+        ({"tile_m": 256, "tile_n": 256}, False),
+        ({"tile_m": 256, "tile_n": 128, "pingpong": True}, False),
+        ({"tile_m": 96}, False),
+        ({"tile_n": 120}, False),
+        ({"cluster_m": 2, "cluster_n": 2}, True),
+        ({"cluster_m": 3}, False),
+        ({"cluster_m": 4, "cluster_n": 2}, False),
+        ({"warps": 4}, False),
+        ({"stages": 4}, False),
+        ({"tile_k": 128}, False),
+        ({"split_k": 2}, False),
+        ({"tma": False}, False),
+        ({"backend": "triton"}, False),
+    ],
+)
+def test_schedules(changes, ok):
+    _, _, form = lowered("residual_rms")
+    schedule = Schedule(**{"backend": "cutedsl", **changes})
+    if ok:
+        configs.check(schedule, form, 90)
+    else:
+        with pytest.raises(errors.BadSchedule):
+            configs.check(schedule, form, 90)
+
+
+def test_pairs_with_outputs_need_wider_steps():
+    _, _, form = lowered("gemm_swiglu")
+    configs.check(Schedule(backend="cutedsl", tile_n=160), form, 90)
+    with pytest.raises(errors.BadSchedule):
+        configs.check(Schedule(backend="cutedsl", tile_n=144), form, 90)
+
+
+@pytest.mark.parametrize(
+    ("name", "tile", "stages"),
+    [
+        ("swiglu_backward", "128x128pp", 5),
+        ("swiglu_backward", "128x192pp", 4),
+        ("swiglu_backward", "128x256", 2),
+        ("residual_rms", "128x256", 3),
+        ("gemm_rope", "128x256", 3),
+        ("rms_swiglu", "128x256", 4),
+        ("rms_backward", "128x128pp", 5),
+        ("gemm_cross_entropy", "128x192pp", 5),
+    ],
+)
+def test_stages_are_worked_out_as_the_mainloop_does(name, tile, stages):
+    program, problem, _ = lowered(name)
+    m, n = map(int, tile.removesuffix("pp").split("x"))
+    schedule = Schedule(backend="cutedsl", tile_m=m, tile_n=n, pingpong=tile.endswith("pp"))
+    assert configs.stages(schedule, lowering.lower(program, problem, m, n, "test"), problem) == stages
+
+
+def test_one_stage_is_refused_before_anything_is_compiled():
+    def four(acc, w: Tile, x: Tile, y: Tile, z: Tile):
+        s = acc + w + x + y + z
+        return {"p": s, "q": s * 2}
+
+    program = traced(four)
+    problem = Problem.example(program)
+    with pytest.raises(errors.BadSchedule, match="stages"):
+        BACKEND.compile(program, problem, Schedule(backend="cutedsl", tile_n=256), "sm_90")
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
+@pytest.mark.parametrize(
+    "size", [(1, 128), (64, 4096), (512, 4096), (1000, 1032), (4096, 4096), (8192, 8192), (4096, 32768)]
+)
+def test_the_shipped_choice_is_valid_for_every_supported_example(arch, size):
+    for id_ in examples_curated.catalog():
+        program = examples_curated.load(id_).program
+        if not hasattr(program, "nodes") or program.kind != "epilogue":
+            continue
+        problem = Problem.example(program, m=size[0], n=size[1], k=512, arch=arch)
+        if not BACKEND.supports(program, problem).ok:
+            continue
+        schedule = BACKEND.default_schedule(program, problem)
+        form = lowering.lower(program, problem, schedule.tile_m, schedule.tile_n, "test")
+        configs.check(schedule, form, configs.family(arch))
+        assert arch != "sm_90" or configs.check_stages(schedule, form, problem) >= 2
