@@ -264,11 +264,17 @@ def _cast_rule(types: Sequence[Type], attrs: Attrs) -> Type:
 
 
 def round_to(torch: Any, x: Any, dtype: str, saturate: bool) -> Any:
-    """`x` in the torch dtype named; an fp8 dtype saturates at its largest finite value if asked (NaN stays NaN)."""
+    """`x` in the torch dtype named. An fp8 dtype clips to its largest finite value if asked; NaN stays NaN.
+
+    Unasked, what is too large becomes infinity in e5m2 and NaN in e4m3fn, which has no infinity: some builds of torch
+    clip there whatever one asks, so it is spelled out (464 is halfway between 448 and the next step, and rounds down).
+    """
     target = getattr(torch, dtype)
     if saturate and dtype.startswith("float8"):
         limit = torch.finfo(target).max
         x = x.clamp(-limit, limit)
+    elif dtype == "float8_e4m3fn":
+        x = torch.where(x.abs() > 464, float("nan"), x)
     return x.to(target)
 
 

@@ -573,6 +573,8 @@ def test_fp8_stores_saturate_unless_told():
     assert out.y.dtype is torch.float8_e4m3fn
     assert out.y.float()[0, :2].tolist() == [448, -448]
     assert math.isnan(out.y.float()[0, 2])
+    assert out.wild.float()[0, :2].isnan().all()
+    assert out.wild.float()[0, 3] == 1
     assert out.same.dtype is torch.float32
 
 
