@@ -459,6 +459,49 @@ def test_a_pipe_that_closes_is_no_error() -> None:
     assert (child.returncode, stderr) == (0, b"")
 
 
+DATA = {
+    "list": {"tasks"},
+    "show": {"task", "example"},
+    "doctor": {"checks", "problems"},
+    "compare": {"kernels", "rows", "same_program", "verdicts", "not_measured", "peers"},
+    "verify": {
+        "file", "task", "verdict", "passed", "first_failure", "gates", "kind", "program_digest", "source_sha256", "seeds", "environment",
+    },
+    "review": {
+        "kernel", "folder", "task", "accepted", "refusals", "verdict", "gates", "recorded_digest", "retraced_digest", "tree_digest",
+        "markdown", "html",
+    },
+    "promote": {"dry_run", "path", "promotion"},
+    "author": {
+        "run", "kernel", "kernel_id", "same_program", "task", "gates", "verdict", "program_digest", "passed", "goal_met", "stop", "reason",
+        "model", "provider", "cost_usd", "tokens", "rounds", "seconds",
+    },
+    "replay": {"statement", "run", "task", "steps", "best_call", "goal_met", "stopped", "consistent"},
+}  # fmt: skip
+"""What each command's document holds. Fields are added, never renamed: programs read them."""
+
+
+def test_the_documents_keep_their_fields(bench: FakeBench, places: Path, shelf: Path) -> None:
+    file = places / "kernel.py"
+    file.write_text(S.source())
+    words = ["--reviewer", "A", "--note", "b", "--waive-gpu", "c", "--dry-run"]
+    commands = {
+        "author": ["rms_scale", "--llm", script(places, S.source()), "--into", str(shelf)],
+        "verify": [str(file), "--task", "rms_scale"],
+        "review": ["rms_scale/scripted"],
+        "promote": ["rms_scale/scripted", *words],
+        "compare": ["rms_scale"],
+        "list": ["tasks"],
+        "show": ["rms_scale"],
+        "replay": ["rms_scale"],
+        "doctor": [],
+    }
+    for name, args in commands.items():
+        found = document(run(name, *args, "--json"))
+        assert found["schema"] == f"coda-agent/{name}/1"
+        assert set(found["data"]) == DATA[name], name
+
+
 # author ---------------------------------------------------------------------------------------------------------------
 
 
@@ -600,6 +643,22 @@ def test_a_refused_review_is_exit_4_and_still_writes_the_packet(bench: FakeBench
     assert found["error"]["code"] == "review-refused"
     assert (kept.folder / "REVIEW.md").is_file()
     assert found["data"]["gates"][4]["status"] == "NONDETERMINISTIC"
+
+
+def test_an_attempt_that_was_not_kept_can_be_reviewed_and_never_promoted(bench: FakeBench, places: Path) -> None:
+    bench.about = {"fails": ("algebra", Status.WRONG_VALUES, "factor 2")}
+    made = run("author", "rms_scale", "--llm", script(places, S.source()), "--rounds", "1", "--json")
+    name = Path(document(made)["data"]["run"]).name
+    reviewed = run("review", name, "--json")
+    assert reviewed.exit_code == 4
+    data = document(reviewed)["data"]
+    assert (data["kernel"], data["refusals"]) == (f"{name}#1", ["gate algebra: WRONG_VALUES: factor 2"])
+    assert data["markdown"].endswith("attempts/001/REVIEW.md")
+    assert "llm, scripted through scripted" in Path(data["markdown"]).read_text("utf-8")
+    refused = run("promote", name, "--reviewer", "Ann", "--note", "x", "--waive-gpu", "y", "--yes", "--json")
+    assert refused.exit_code == 4
+    assert "it was not kept" in document(refused)["error"]["message"]
+    assert document(run("compare", name, "--json"))["data"]["kernels"][0]["id"] == f"{name}#1"
 
 
 def test_replay_derives_decisions_and_says_so(bench: FakeBench, places: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent import render
+from agent.errors import NotConfirmed
 from agent.events import Asked, Event, Judged, Judging, Kept, Replied, ReplyUnusable, Resumed, Started, Stopped, Warned
 from agent.llm.protocol import Usage
 from agent.records import GateRecord, Status
@@ -181,6 +182,31 @@ def test_streams_that_cannot_encode_get_escapes(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding="ascii"))
     Terminal("x").answer(Answer({}, lambda: ["µ 📍 \udc9d"]))
     assert raw.getvalue() == b"\\xb5 \\U0001f4cd \\udc9d\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "agreed"), [("y\n", True), ("YES\n", True), ("n\n", False), ("\n", False), ("", False)]
+)
+def test_a_question_on_a_terminal(monkeypatch: pytest.MonkeyPatch, typed: str, agreed: bool) -> None:
+    monkeypatch.setattr("sys.stdin", Tty(typed))
+    monkeypatch.setattr("sys.stderr", Tty())
+    if agreed:
+        Terminal("x").confirm("really?", yes=False, hint="--yes")
+        return
+    with pytest.raises(NotConfirmed, match="not confirmed"):
+        Terminal("x").confirm("really?", yes=False, hint="--yes")
+    Terminal("x").confirm("really?", yes=True, hint="--yes")
+    with pytest.raises(NotConfirmed, match="no terminal"):
+        Terminal("x", Options(json=True)).confirm("really?", yes=False, hint="--yes")
+
+
+def test_a_live_display_needs_a_terminal_and_no_objection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", Tty())
+    assert Terminal("x").live is not None
+    assert Terminal("x", Options(quiet=True)).live is None
+    assert Terminal("x", Options(progress=False)).live is None
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    assert Terminal("x").live is None
 
 
 def test_options_before_and_after_the_command_add_up() -> None:
