@@ -29,11 +29,9 @@ from coda.program import EpilogueProgram, parse_json
 from coda.tracing import Signature, signature, trace
 
 if TYPE_CHECKING:
-    from coda.backends.registry import Artifact
+    from coda.call import Calls
 
 Data = TypeVar("Data", bound=EpilogueProgram | Plan)
-_ARTIFACTS: collections.OrderedDict[Any, Artifact] = collections.OrderedDict()
-_MAX_ARTIFACTS = 4096
 
 
 class Kernel(Generic[Data]):
@@ -73,6 +71,7 @@ class _Programmed(Kernel[EpilogueProgram]):
         super().__init__(program)
         self._function, self._sign = function, sign
         self._special: dict[Any, EpilogueProgram] = {(): program}
+        self._calls: Calls | None = None
 
     @property
     def gemms(self) -> int:
@@ -122,8 +121,20 @@ class _Programmed(Kernel[EpilogueProgram]):
         constants = self._constants(operands)
         if any(isinstance(x, PlanValue) for x in (*args, *operands.values())):
             return self._record(args, operands, constants)
+        if self._calls is None:
+            from coda.call import Calls  # torch comes with the first call
+
+            self._calls = Calls()
+        key = None if out is not None else self._calls.key(args, operands, backend, config)
+        if key is not None:
+            key = (*key, *constants.items())
+            results = self._calls.warm(key, args, operands)
+            if results is not None:
+                return self._result._make(results)
         program = self.specialise(_bound_dtypes(self.program, args, operands), constants)
-        return self._result(*run(program, args, operands, backend, config, out).values())
+        if out is not None:
+            return self._result(*run(program, args, operands, backend, config, out).values())
+        return self._result._make(self._calls.cold(key, program, args, operands, backend, config))
 
     def _record(self, args: Sequence[Any], operands: Mapping[str, Any], constants: Mapping[str, int | bool]) -> Any:
         bound = arguments(self.program, args, operands)
@@ -226,28 +237,11 @@ class PlanKernel(Kernel[Plan]):
         return self._result(*results.values())
 
 
-def run(
-    program: EpilogueProgram,
-    args: Sequence[Any],
-    operands: Mapping[str, Any],
-    backend: str | None = None,
-    config: Schedule | None = None,
-    out: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Bind, choose, compile (once) and launch one program; its outputs by name."""
-    from coda.binding import bind
-    from coda.tune import choose
+def run(program: EpilogueProgram, args: Sequence[Any], operands: Mapping[str, Any], *options: Any) -> dict[str, Any]:
+    """Run one program on tensors; its outputs by name: see `coda.call.run`."""
+    from coda.call import run as call
 
-    bound = bind(program, args, operands, out)
-    chosen, schedule = choose(program, bound.problem, backend, config)
-    key = (program.digest, bound.problem, schedule)
-    artifact = _ARTIFACTS.get(key)
-    if artifact is None:
-        artifact = _ARTIFACTS[key] = chosen.compile(program, bound.problem, schedule, None)
-        if len(_ARTIFACTS) > _MAX_ARTIFACTS:
-            _ARTIFACTS.popitem(last=False)
-    chosen.launch(artifact, bound.tensors)
-    return {name: bound.tensors[f"out.{name}"] for name in bound.outputs}
+    return call(program, args, operands, *options)
 
 
 def _bound_dtypes(program: EpilogueProgram, args: Sequence[Any], operands: Mapping[str, Any]) -> dict[str, str]:
