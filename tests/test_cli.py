@@ -206,7 +206,7 @@ def test_exit_1_bug(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("args", "code", "hint"),
     [
-        (["author", "swiglu bakward"], "unknown-task", "'swiglu_backward'"),
+        (["author", "swiglu backwardly"], "unknown-task", "'swiglu_backward'"),
         (["author", "rms scale", "--llm", "antropic"], "unknown-provider", "anthropic"),
         (["author", "rms scale", "--rounds", "0", "--llm", "folder:x"], "settings-invalid", "Most rounds"),
         (["author", "rms scale", "--resume", "nothing"], "unknown-run", "list runs"),
@@ -238,7 +238,7 @@ def test_exit_2_usage(args: list[str], code: str, hint: str) -> None:
 
 
 def test_an_unknown_task_lists_near_ones_for_programs_too() -> None:
-    assert document(run("author", "swiglu bakward", "--json"))["data"]["near"][0] == "swiglu_backward"
+    assert document(run("author", "swiglu backwardly", "--json"))["data"]["near"][0] == "swiglu_backward"
 
 
 def test_exit_3_goal_not_met(bench: FakeBench, places: Path) -> None:
