@@ -11,7 +11,8 @@ rounded inputs*:
     max error ≤ 2   · max error of the trusted kernel + one ulp of the block's largest value        + L  · max response
     RMS error ≤ 1.5 · RMS error of the trusted kernel + a quarter ulp of the block's RMS            + √L · RMS response
 
-L is the longest contraction or reduction. For a plain GEMM the response is about 2^-24·√Σ(ab)², so the last terms are what
+The trusted kernel's error in a block is at least its usual one, relative to the block's size: what it gets wrong in an average
+block of the same output. L is the longest contraction or reduction. For a plain GEMM the response is about 2^-24·√Σ(ab)², so the last terms are what
 summing K products in fp32 in any order costs: at most K·2^-24·Σ|a||b|, as a random walk in the RMS. Behind an epilogue the
 same terms arrive scaled by its derivative, which is what measuring the response gives. The trusted kernel's error counts only
 up to a cap per working dtype, so a poor baseline cannot loosen the rule: a result wrong by 1 % always fails in bf16. Positions
@@ -121,7 +122,7 @@ def ulp(x: float, dtype: str) -> float:
     return math.ldexp(1.0, math.frexp(size)[1] - PRECISION[dtype]) if math.isfinite(size) else math.inf
 
 
-def exact(candidate: torch.Tensor, reference: torch.Tensor, *, rtol: float = EXACT) -> Comparison:
+def exact(candidate: torch.Tensor, reference: torch.Tensor, *, relative: float = EXACT) -> Comparison:
     """Whether two fp64 results are the same up to the order of operations."""
     if candidate.shape != reference.shape:
         return _refused("shape", f"got {tuple(candidate.shape)}, expected {tuple(reference.shape)}")
@@ -132,7 +133,7 @@ def exact(candidate: torch.Tensor, reference: torch.Tensor, *, rtol: float = EXA
         worst.nonfinite(first, rows, _masks_differ(c, r))
         c, r = _plain(c), _plain(r)
         error = (c - r).abs().amax(1)
-        allowed = rtol * r.abs().amax(1) + EXACT_OUTPUT * largest
+        allowed = relative * r.abs().amax(1) + EXACT_OUTPUT * largest
         worst.add(first, rows, error, allowed, error * 0, allowed, None, None)
     return worst.result(whole)
 
@@ -165,6 +166,7 @@ def within(
     )
     whole, noisy = _scale(reference), _scale(noise)
     unit = 2.0 ** -PRECISION[working]
+    usual_max, usual_rms = _usual(trusted, reference, unit)
     worst = _Worst()
     for first, rows, (c, t, r, z) in _blocks(candidate, trusted, reference, noise):
         worst.nonfinite(first, rows, _masks_differ(*_as_stored(c, r, stored)))
@@ -172,9 +174,9 @@ def within(
         r = torch.where(finite, r, 0)
         size_max, size_rms = r.abs().amax(1), _rms(r)
         error = torch.where(finite, c - r, 0)
-        other = torch.where(finite, t - r, 0).nan_to_num(math.inf, math.inf, math.inf).abs()
-        t_max = torch.minimum(other.amax(1), CAP_MAX * unit * size_max)
-        t_rms = torch.minimum(_rms(other), CAP_RMS * unit * size_rms)
+        other = _trusted_error(t, r, finite)
+        t_max = torch.minimum(other.amax(1).maximum(usual_max * size_max), CAP_MAX * unit * size_max)
+        t_rms = torch.minimum(_rms(other).maximum(usual_rms * size_rms), CAP_RMS * unit * size_rms)
         share = noisy * size_rms / whole if whole > 0 else torch.zeros_like(size_rms)
         z = _plain(z)
         floor_max = MAX_ULPS * _ulps(size_max, stored) + length * (z.abs().amax(1) + share)
@@ -184,6 +186,32 @@ def within(
             other.amax(1), _rms(other),
         )  # fmt: skip
     return worst.result(whole)
+
+
+def _usual(trusted: torch.Tensor, reference: torch.Tensor, unit: float) -> tuple[float, float]:
+    """The trusted kernel's error in an average block, relative to the block's size, each counted up to the cap.
+
+    Errors inside a block may depend on each other (a row behind a narrow GEMM shares its few rounded inputs), so in single
+    blocks the trusted kernel is lucky. An output of less than a block has no average: there the cap itself counts.
+    """
+    if reference.numel() < BLOCK:
+        return CAP_MAX * unit, CAP_RMS * unit
+    count, total_max, total_rms = 0, 0.0, 0.0
+    for _, _, (t, r) in _blocks(trusted, reference):
+        finite = torch.isfinite(r)
+        r = torch.where(finite, r, 0)
+        other = _trusted_error(t, r, finite)
+        size_max, size_rms = r.abs().amax(1), _rms(r)
+        seen = size_rms > 0
+        count += int(seen.sum())
+        total_max += float((other.amax(1)[seen] / size_max[seen]).clamp_max(CAP_MAX * unit).sum())
+        total_rms += float((_rms(other)[seen] / size_rms[seen]).clamp_max(CAP_RMS * unit).square().sum())
+    return (total_max / count, math.sqrt(total_rms / count)) if count else (0.0, 0.0)
+
+
+def _trusted_error(t: torch.Tensor, r: torch.Tensor, finite: torch.Tensor) -> torch.Tensor:
+    """Infinite where the trusted kernel has no number, so that the cap decides."""
+    return torch.where(finite, t - r, 0).nan_to_num(math.inf, math.inf, math.inf).abs()
 
 
 def response(
@@ -228,20 +256,21 @@ def _chunks(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
 def _blocks(*tensors: torch.Tensor) -> Iterator[tuple[int, int, tuple[torch.Tensor, ...]]]:
     """(first row, rows per block, the tensors as (blocks, elements) in fp64).
 
-    A block is the fewest whole rows with at least `BLOCK` elements; what is left at the end is a block of its own.
+    A block is the fewest whole rows with at least `BLOCK` elements. What is left at the end is taken together with the rows
+    before it, so that no block is smaller while the output is not.
     """
     matrices = [_matrix(x) for x in tensors]
     rows, columns = matrices[0].shape
     if not rows or not columns:
         return
-    per = -(-BLOCK // columns)
+    per = min(-(-BLOCK // columns), rows)
     step = max(1, CHUNK // (columns * per)) * per
     whole = rows - rows % per
     for first in range(0, whole, step):
         last = min(first + step, whole)
         yield first, per, tuple(x[first:last].to(torch.float64).reshape(-1, per * columns) for x in matrices)
     if whole < rows:
-        yield whole, rows - whole, tuple(x[whole:].to(torch.float64).reshape(1, -1) for x in matrices)
+        yield rows - per, per, tuple(x[rows - per :].to(torch.float64).reshape(1, -1) for x in matrices)
 
 
 def _rms(x: torch.Tensor) -> torch.Tensor:

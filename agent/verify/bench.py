@@ -25,14 +25,16 @@ from coda.bench.record import BenchRecord, Compared, environment, measured
 from coda.bench.roofline import Floor, Rates, copy_bandwidth, device_copy, suspicion
 from coda.bench.timing import Clock, CudaClock, measure
 from coda.errors import CodaError
+from coda.kernel import from_json
 from coda.numerics import within
 from coda.problem import Schedule
+from coda.tune import choose
 
 from ..records import GateRecord, Status
 from ..task import Dims, Task, lengths
 from . import inputs as draws
 from .numerics import Case, expected
-from .runner import Runner, problems
+from .runner import problems
 from .subject import Subject, load_task
 from .worker import gpu_health
 
@@ -277,35 +279,46 @@ def _traffic(task: Task, dims: Dims) -> int:
 def _kernels(
     subject: Subject, payload: Mapping[str, Any], inputs: Mapping[str, Any]
 ) -> tuple[dict[str, Variant], dict[str, dict[str, Any]], dict[str, str]]:
-    """The candidate on every fused backend that runs it here; the others with their reason."""
+    """The candidate on every fused backend that runs it here, called as a user calls it; the others with their reason."""
     found: dict[str, Variant] = {}
     configs: dict[str, dict[str, Any]] = {}
     absent: dict[str, str] = {}
     schedule = Schedule.from_dict(payload["schedule"]) if payload["schedule"] else None
-
-    def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        return torch.empty(shape, dtype=dtype, device=device)
-
+    kernel = from_json(payload["program"])
     for name in payload["backends"] or [n for n in registry.MODULES if n != "reference"]:
-        choices = {name: None} | (
-            {f"{name} (author's schedule)": schedule} if schedule and schedule.backend == name else {}
-        )
-        for label, chosen in choices.items():
+        theirs = schedule if schedule is not None and schedule.backend == name else None
+        for label, config in {name: None, **({f"{name}, author's schedule": theirs} if theirs else {})}.items():
             try:
-                backend = registry.get(name)
-                ready = backend.available()
+                ready = registry.get(name).available()
                 if not ready.ok:
                     absent[label] = ready.reason
                     continue
-                runner = Runner(subject, backend, chosen)
-                runner(inputs, empty)
+                variant = _caller(kernel, subject, name, config)
+                variant(inputs)
                 torch.cuda.synchronize()
+                configs[label] = _schedules(subject, inputs, name, config)
             except CodaError as error:
                 absent[label] = str(error)[:500]
                 continue
-            found[label] = lambda x, runner=runner: runner(x, empty)  # type: ignore[misc]
-            configs[label] = {a.program.name: a.schedule.to_dict() for a in runner.artifacts()}
+            found[label] = variant
     return found, configs, absent
+
+
+def _caller(kernel: Any, subject: Subject, backend: str, config: Schedule | None) -> Variant:
+    def call(inputs: Mapping[str, Any]) -> Tensors:
+        return kernel(**subject.bind(inputs), backend=backend, config=config)._asdict()  # type: ignore[no-any-return]
+
+    return call
+
+
+def _schedules(subject: Subject, inputs: Mapping[str, Any], backend: str, config: Schedule | None) -> dict[str, Any]:
+    """What each of its programs ran with."""
+    arch = "sm_{}{}".format(*torch.cuda.get_device_capability())
+    found: dict[str, Any] = {}
+    for part, problem in problems(subject, inputs, arch):
+        chosen = config if config is not None and part.kind == "epilogue" else None
+        found[part.name] = choose(part, problem, backend, chosen)[1].to_dict()
+    return found
 
 
 def _peers(

@@ -367,7 +367,7 @@ def _ignored_inputs(task: Task, scenes: list[Scene], seed: int) -> list[str]:
             value = i.default * 1.5 + 0.1 if i.default is not None else fresh[i.name]
             changed = reference(task, {**scene.inputs, i.name: value})
             for name, x in changed.items():
-                if not exact(x, scene.right[name], rtol=1e-12).ok:
+                if not exact(x, scene.right[name], relative=1e-12).ok:
                     matter[i.name] = moved[name] = True
     problems = [
         f"no output depends on input {n!r}: a kernel that ignores it passes" for n, ok in matter.items() if not ok

@@ -83,10 +83,6 @@ class Runner:
         self.backend.launch(artifact, bound.tensors)
         return out
 
-    def artifacts(self) -> list[Artifact]:
-        """What has been compiled so far."""
-        return list(self._artifacts.values())
-
     def artifact(self, part: EpilogueProgram, problem: Problem) -> Artifact:
         """Compiled for this process, once."""
         key = (part.digest, problem)

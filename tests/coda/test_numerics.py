@@ -148,7 +148,40 @@ def test_vectors_are_judged_in_blocks_of_64() -> None:
     wrong = reference.float()
     wrong[130:140] *= 1.001
     found = within(wrong, reference.float(), reference, working="float32")
-    assert (found.blocks, found.bad_blocks, found.bad_rows) == (4, 1, (128, 192))
+    assert (found.blocks, found.bad_blocks, found.bad_rows) == (
+        4,
+        2,
+        (128, 200),
+    )  # the rest of 8 is judged with 56 before it
+
+
+def plan(seed: int, m: int, n: int, p: int, *, lossy: bool = False) -> tuple[torch.Tensor, ...]:
+    """RMSNorm between two GEMMs in bf16 as a plan has it (a rounded product in between), as eager has it, and right."""
+    g = torch.Generator().manual_seed(seed)
+    h64 = torch.randn(m, n, generator=g, dtype=torch.float64).bfloat16().double()
+    w = (torch.randn(n, p, generator=g, dtype=torch.float64) / math.sqrt(n)).bfloat16()
+    gain = (1 + 0.1 * torch.randn(n, generator=g, dtype=torch.float64)).bfloat16()
+    rstd = (h64.square().mean(1, keepdim=True) + 1e-6).rsqrt()
+    right = (h64 * rstd * gain.double()) @ w.double()
+    q = (h64 * gain.double() * (1.01 if lossy else 1)).bfloat16()
+    mine = ((q.float() @ w.float()) * rstd.float()).bfloat16()
+    normed = (h64.float() * rstd.float() * gain.float()).bfloat16()
+    return mine, (normed.float() @ w.float()).bfloat16(), right
+
+
+@pytest.mark.parametrize(("m", "n", "p"), [(1, 1, 1), (199, 7, 259), (3, 2, 5), (37, 131, 33)])
+def test_an_honest_plan_passes_however_its_blocks_are_correlated(m: int, n: int, p: int) -> None:
+    for seed in range(100):
+        mine, eager, right = plan(seed, m, n, p)
+        found = within(mine, eager, right, working="bfloat16", length=max(n, p))
+        assert found.ok, (seed, found)
+
+
+def test_a_plan_wrong_by_one_per_cent_fails_also_where_there_is_little_to_see() -> None:
+    for m, n, p in [(199, 7, 259), (37, 131, 33)]:
+        for seed in range(20):
+            mine, eager, right = plan(seed, m, n, p, lossy=True)
+            assert not within(mine, eager, right, working="bfloat16", length=max(n, p)).ok
 
 
 def test_chunking_does_not_change_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -325,3 +325,16 @@ def test_the_published_set_is_covered_or_explained() -> None:
     have |= {"X49"}  # tests/coda/test_numerics.py: honest kernels pass for every seed
     assert [id_ for id_ in wanted if not any(h.startswith(id_) for h in have)] == []
     assert len(selftest.example_ids()) >= 10
+
+
+def test_a_kernel_is_timed_as_a_user_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from agent.verify.inputs import draw
+    from coda.kernel import from_json
+
+    inputs = draw(SWIGLU, {"M": 5, "N": 6, "K": 4}, seed=1, dtype="bfloat16")
+    call = bench._caller(from_json(subject().program.to_json()), subject(), "reference", None)
+    out = call(inputs)
+    assert set(out) == {"dz", "h", "zdz"}
+    check = bench._checker(SWIGLU, {"M": 5, "N": 6, "K": 4}, [inputs], seed=3)
+    assert check(0, out) is None
+    assert "'h'" in str(check(0, {**out, "h": out["h"] * 1.02}))
