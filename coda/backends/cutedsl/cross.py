@@ -80,7 +80,7 @@ def build(program: EpilogueProgram, problem: Problem, schedule: Schedule, arch: 
 
 def _child(command: list[str], environment: dict[str, str], seconds: float, name: str) -> str:
     """What the child printed. It is ended with everything that it started."""
-    process = subprocess.Popen(
+    with subprocess.Popen(
         command,
         env=environment,
         stdin=subprocess.DEVNULL,
@@ -88,16 +88,15 @@ def _child(command: list[str], environment: dict[str, str], seconds: float, name
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=seconds)
-        return output
-    except subprocess.TimeoutExpired:
-        raise CompileError(f"{name}: compiling took too long", got=f"more than {seconds:.0f} s") from None
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            raise CompileError(f"{name}: compiling took too long", got=f"more than {seconds:.0f} s") from None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    return output
 
 
 def _request(program: EpilogueProgram, problem: Problem, schedule: Schedule, arch: str) -> dict[str, Any]:

@@ -91,7 +91,8 @@ def compare(name, program, errors):
     found.run({**tensors, **outputs}, workspace)
     for o in anatomy.vector_outputs:
         x, y = outputs[f"out.{o.name}"].double(), expected[o.name]
-        assert torch.equal(x.isnan(), y.isnan()) and torch.equal(x.isinf(), y.isinf()), (name, o.name, x, y)
+        assert torch.equal(x.isnan(), y.isnan()), (name, o.name, x, y)
+        assert torch.equal(x.isinf(), y.isinf()), (name, o.name, x, y)
         finite = y.isfinite()
         errors[f"{name}.{o.name}"] = float(((x - y).abs() / (y.abs() + 1))[finite].max()) if finite.any() else 0.0
 

@@ -1,0 +1,292 @@
+"""Programs, inputs and comparisons of the GPU tests and of `gpu_probe.py`; compiles them ahead, many at a time.
+
+CASES     every (program, sizes, dtype, schedule) that the tests run
+check     run one case and compare every output with `coda.evaluate` in fp64
+warm      compile all cases in parallel processes into quack's disk cache (`python gpu_checks.py SHARD SHARDS`)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import math
+import os
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import torch
+
+from coda.backends.cutedsl import BACKEND
+from coda.binding import bind
+from coda.evaluate import evaluate
+from coda.primitives import (
+    ColVector,
+    RowVector,
+    Scalar,
+    Tile,
+    clamp,
+    col_absmax,
+    col_sum,
+    column_index,
+    cos,
+    exp,
+    gelu,
+    maximum,
+    minimum,
+    pair,
+    row_absmax,
+    row_index,
+    row_logsumexp,
+    row_max,
+    row_mean,
+    row_sum,
+    rows,
+    select_column,
+    sigmoid,
+    sin,
+    sqrt,
+    store,
+    tanh,
+    unpair,
+    where,
+)
+from coda.problem import Schedule
+from coda.program import EpilogueProgram
+from coda.tracing import signature, trace
+
+SUITE = (
+    "gemm_rope",
+    "gemm_swiglu",
+    "gemm_cross_entropy",
+    "residual_rms",
+    "rms_scale",
+    "rms_swiglu",
+    "rms_rope",
+    "rms_cross_entropy",
+    "rms_backward",
+    "swiglu_backward",
+    "softcap_cross_entropy",
+)
+PLAN = ("residual_rms", "scaled")
+
+
+def bias_gelu_sums(acc, bias: RowVector, scale: ColVector):
+    """f(0) is not 0 and a loaded vector is stale beyond the matrix: sums must not see either."""
+    y = gelu(acc + bias) * exp(scale)
+    e = exp(-acc * 0.1 + bias)
+    return {"y": y, "r": row_sum(e), "c": col_sum(e), "top": row_max(y), "amax": row_absmax(e), "ca": col_absmax(e)}
+
+
+def half_sums(acc, scale: ColVector):
+    """Pairs: full and half width, every fold."""
+    a, b = unpair(acc * scale)
+    h = sigmoid(a) * b
+    return {
+        "h": h,
+        "y": pair(b, a),
+        "s": row_mean(h + 1.0),
+        "l": row_logsumexp(h),
+        "top": row_max(h),
+        "amax": row_absmax(h),
+        "c": col_sum(acc + 1.0),
+    }
+
+
+def wide_vectors(acc, z: Tile(width=2), w: RowVector(width=2), eps: Scalar):
+    """Two views, a wide row, no accumulator in one output, a scalar."""
+    g, u = unpair(z * w)
+    return {"y": z + eps, "t": store(acc * g, dtype="float32"), "top": row_max(pair(g, u)), "s": row_sum(z)}
+
+
+def integers(acc, t: ColVector, k: RowVector):
+    """int32 vectors as they are, int64 only as an index."""
+    inside = (column_index() >= minimum(k, 900)) & (row_index() < rows() - 1)
+    return {"y": where(inside, acc, 0.25) + maximum(clamp(k, -5, 5), 1), "p": select_column(acc, t)}
+
+
+def special(acc, r: RowVector, t: ColVector):
+    """Infinities and NaN: r has zeros, so acc / r has infinities of both signs; t selects one of them."""
+    y = acc / r
+    return {
+        "l": row_logsumexp(minimum(y, 1e30)),
+        "li": row_logsumexp(abs(y)),
+        "p": select_column(y, t),
+        "y": maximum(sqrt(acc), 0.0),
+        "top": row_max(sqrt(acc)),
+    }
+
+
+def maths(acc, x: Tile):
+    """sin and cos far out, and the functions with a hardware approximation."""
+    return {"s": store(sin(x * 4096.0) + 0 * acc, "float32"), "c": store(cos(x) + tanh(acc), "float32")}
+
+
+def columns_kept(acc, z: Tile(width=2)):
+    """Moves pairs and nothing else."""
+    return {"y": z}
+
+
+def traced(f: Any, **dtypes: str) -> EpilogueProgram:
+    """The program of a function."""
+    return trace(f, signature(f, "epilogue"), dtypes=dtypes)
+
+
+def curated(file: str, name: str) -> EpilogueProgram:
+    """A program of the bank."""
+    return getattr(importlib.import_module(f"examples_curated.{file}"), name).program
+
+
+PROGRAMS: dict[str, EpilogueProgram] = {name: curated(name, name) for name in SUITE}
+PROGRAMS |= {f"plan.{name}": curated("residual_rms_linear", name) for name in PLAN}
+PROGRAMS |= {
+    "bias_gelu_sums": traced(bias_gelu_sums),
+    "half_sums": traced(half_sums),
+    "wide_vectors": traced(wide_vectors),
+    "integers": traced(integers, t="int", k="int"),
+    "special": traced(special, t="int"),
+    "maths": traced(maths),
+    "columns_kept": traced(columns_kept),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One run."""
+
+    name: str
+    m: int
+    n: int
+    k: int
+    dtype: str = "bfloat16"
+    tile: str = "128x128pp"
+    cluster: tuple[int, int] = (2, 1)
+    fast: bool = False
+
+    @property
+    def program(self) -> EpilogueProgram:
+        """The program."""
+        p = PROGRAMS[self.name]
+        return dataclasses.replace(p, fast_math=True) if self.fast else p
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule."""
+        m, n = map(int, self.tile.removesuffix("pp").split("x"))
+        pingpong = self.tile.endswith("pp")
+        return Schedule(
+            "cutedsl", tile_m=m, tile_n=n, pingpong=pingpong, cluster_m=self.cluster[0], cluster_n=self.cluster[1]
+        )
+
+    def __str__(self) -> str:
+        return f"{self.name}-{self.m}x{self.n}x{self.k}-{self.dtype}-{self.tile}{'-fast' if self.fast else ''}"
+
+
+ALIGNED, RAGGED, TINY = (512, 768, 512), (300, 1040, 264), (1, 144, 8)
+CASES = [Case(name, *ALIGNED) for name in PROGRAMS]
+CASES += [Case(name, *RAGGED) for name in PROGRAMS]
+CASES += [Case(name, *RAGGED, "float16") for name in PROGRAMS]
+CASES += [Case(name, *TINY) for name in ("residual_rms", "rms_swiglu", "gemm_cross_entropy", "rms_backward")]
+HEAVY = ("swiglu_backward", "rms_backward", "rms_cross_entropy", "half_sums", "bias_gelu_sums")
+CASES += [Case(name, *RAGGED, tile=t) for name in HEAVY for t in ("128x192pp", "128x256", "64x256")]
+CASES += [Case(name, *RAGGED, tile="256x128", cluster=(1, 1)) for name in ("residual_rms", "gemm_rope")]
+CASES += [Case(name, *RAGGED, fast=True) for name in ("swiglu_backward", "rms_swiglu", "maths")]
+
+
+def inputs(case: Case, seed: int = 0, device: str = "cuda") -> dict[str, Any]:
+    """Tensors of a case."""
+    g = torch.Generator(device=device).manual_seed(seed)
+    dtype = getattr(torch, case.dtype)
+    normal = lambda *shape: torch.randn(*shape, generator=g, device=device)  # noqa: E731
+    tensors: dict[str, Any] = {
+        "a": normal(case.m, case.k).to(dtype),
+        "b": (normal(case.k, case.n) / math.sqrt(case.k)).to(dtype),
+    }
+    for o in case.program.operands:
+        shape = o.shape(case.m, case.n)
+        if o.kind == "scalar":
+            tensors[o.name] = 0.5 if o.default is None else o.default
+        elif o.dtype == "int":
+            wanted = torch.randint(-9, case.n + 9, shape, generator=g, device=device)
+            tensors[o.name] = wanted if o.kind == "col" else wanted.int()
+        else:
+            tensors[o.name] = normal(*shape).to(dtype if o.kind == "tile" or o.width == 2 else torch.float32)
+    if case.name == "special":
+        tensors["r"][::7] = 0.0
+        tensors["t"] = torch.arange(case.m, device=device) % case.n // 7 * 7
+    return tensors
+
+
+def bound(case: Case, tensors: dict[str, Any], out: dict[str, Any] | None = None) -> Any:
+    """The checked call; outputs are poisoned."""
+    rest = {name: x for name, x in tensors.items() if name not in ("a", "b")}
+    found = bind(case.program, (tensors["a"], tensors["b"]), rest, out)
+    for name, x in found.tensors.items():
+        if name.startswith("out.") and (out or {}).get(name[4:]) is not x:
+            x.fill_(math.nan)
+    return found
+
+
+def run(case: Case, tensors: dict[str, Any], out: dict[str, Any] | None = None) -> dict[str, torch.Tensor]:
+    """Outputs by name."""
+    call = bound(case, tensors, out)
+    artifact = BACKEND.compile(case.program, call.problem, case.schedule, None)
+    BACKEND.launch(artifact, call.tensors)
+    return {name: call.tensors[f"out.{name}"] for name in call.outputs}
+
+
+def error(got: torch.Tensor, exact: torch.Tensor, fast: bool = False) -> float:
+    """The largest error in units of what is allowed; infinite where NaN or infinities differ."""
+    x, y = got.double(), exact
+    if not torch.equal(x.isnan(), y.isnan()):
+        return math.inf
+    limit = torch.finfo(got.dtype).max
+    big = y.abs() > limit
+    if not torch.equal(x.isinf(), big & ~y.isnan()) or not torch.equal(x[big].sign(), y[big].sign()):
+        return math.inf
+    ok = y.isfinite() & ~big
+    if not ok.any():
+        return 0.0
+    size = y[ok].square().mean().sqrt()
+    rounding = {torch.bfloat16: 2.0**-9, torch.float16: 2.0**-12}.get(got.dtype, 0.0)
+    floor = (2e-4 if fast else 2e-5) * (y[ok].abs() + size) + torch.finfo(got.dtype).tiny
+    return float(((x - y).abs()[ok] / (1.01 * rounding * y[ok].abs() + floor)).max())
+
+
+def exact(case: Case, tensors: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """Outputs in fp64."""
+    return evaluate(case.program, tensors, m=case.m, n=case.n, dtype=torch.float64, stored_as=None)
+
+
+def check(case: Case, seed: int = 0) -> dict[str, float]:
+    """Error of every output, in units of what is allowed."""
+    tensors = inputs(case, seed)
+    got, wanted = run(case, tensors), exact(case, tensors)
+    return {name: error(got[name], wanted[name], case.fast) for name in got}
+
+
+def warm(processes: int | None = None) -> None:
+    """Compile every case, several at a time."""
+    count = processes or max(1, min(12, (os.cpu_count() or 2) - 2))
+    here = pathlib.Path(__file__)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    children = [
+        subprocess.Popen([sys.executable, str(here), str(i), str(count)], env=environment) for i in range(count)
+    ]
+    for child in children:
+        child.wait()
+
+
+def main(shard: int, shards: int) -> None:
+    """Compile every `shards`-th case; what fails is reported where it is run."""
+    for case in CASES[shard::shards]:
+        try:
+            call = bound(case, inputs(case))
+            BACKEND.compile(case.program, call.problem, case.schedule, None)
+        except Exception as problem:
+            print(f"{case}: {type(problem).__name__}: {problem}"[:500], file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
