@@ -23,7 +23,7 @@ from coda.backends import registry
 from coda.bench import peers
 from coda.bench.record import BenchRecord, Compared, environment, measured
 from coda.bench.roofline import Floor, Rates, copy_bandwidth, device_copy, suspicion
-from coda.bench.timing import Clock, CudaClock, measure
+from coda.bench.timing import Clock, CudaClock, GpuBusy, gpu_lock, measure
 from coda.errors import CodaError
 from coda.kernel import from_json
 from coda.numerics import within
@@ -36,7 +36,6 @@ from . import inputs as draws
 from .numerics import Case, expected
 from .runner import problems
 from .subject import Subject, load_task
-from .worker import gpu_health
 
 if TYPE_CHECKING:
     from .judge import Run as Judgement
@@ -94,11 +93,11 @@ def race(
 
     everything = {**race.kernels, **race.others, **({"cublas": race.ceiling} if race.ceiling else {})}
     timings = measure({n: call_of(n, v) for n, v in everything.items()}, clock, rounds=rounds, seed=seed)
-    for name, outputs in kept.items():
-        for at, out in outputs.items():
-            wrong = check(at % len(sets), out)
-            if wrong:
-                return Status.WRONG_VALUES, f"an output of a timed call of {name} is wrong: {wrong}", None
+    audits = sorted((at % len(sets), at, name) for name, outputs in kept.items() for at in outputs)
+    for which, at, name in audits:
+        wrong = check(which, kept[name][at])
+        if wrong:
+            return Status.WRONG_VALUES, f"an output of a timed call of {name} is wrong: {wrong}", None
     best = min(race.kernels, key=lambda n: timings.summary(n).median)
     against = [(n, timings.compare(best, n)) for n in race.others]
     fastest = min((timings.summary(n).median for n in race.others), default=None)
@@ -155,7 +154,7 @@ def together(words: Sequence[Status]) -> Status:
 
 def gate(run: Judgement) -> GateRecord:
     """Not run without a GPU."""
-    from .judge import from_worker
+    from .judge import from_worker, probed
 
     if not run.options.device or run.gpu is None:
         return GateRecord.not_run("bench", "no GPU" if run.options.device else "not asked to use a GPU")
@@ -164,6 +163,7 @@ def gate(run: Judgement) -> GateRecord:
         backends=list(run.options.backends),
         shapes=[dict(s) for s in run.options.bench_shapes],
         rounds=run.options.bench_rounds,
+        wait_s=run.limits.bench_s * 0.25,
     )
     outcome = run.call(
         "agent.verify.bench:work",
@@ -172,23 +172,26 @@ def gate(run: Judgement) -> GateRecord:
         env={"TRITON_INTERPRET": None},
         memory_mb=run.limits.memory_mb,
     )
-    record = from_worker("bench", outcome)
-    if not outcome.ok:
-        health = gpu_health(run.limits.health_s)
-        if health.state != "healthy":
-            evidence = {**record.evidence, "health": health.model_dump()}
-            return GateRecord(
-                name="bench",
-                status=record.status,
-                reason=f"{record.reason}; then the GPU: {health.reason}",
-                evidence=evidence,
-            )
-    return record
+    return probed(run, from_worker("bench", outcome), outcome)
 
 
 def work(payload: dict[str, Any]) -> dict[str, Any]:
     """{"program", "task", "seed", "schedule", "backends", "shapes", "rounds"} -> status, reason, evidence with the records."""
     torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        with gpu_lock(_device(), timeout_s=payload["wait_s"]):
+            return _measure(payload)
+    except GpuBusy as error:
+        return {"status": "INFRA_ERROR", "reason": str(error), "evidence": {"waited_s": payload["wait_s"]}}
+
+
+def _device() -> int | str:
+    """What tells this GPU from others whatever its index in this process."""
+    index = torch.cuda.current_device()
+    return str(getattr(torch.cuda.get_device_properties(index), "uuid", index))
+
+
+def _measure(payload: Mapping[str, Any]) -> dict[str, Any]:
     task = load_task(payload["task"])
     subject = Subject.read(payload["program"], task)
     clock = CudaClock()
@@ -348,25 +351,21 @@ def _peers(
 
 
 def _checker(task: Task, dims: Dims, sets: Sequence[Mapping[str, Any]], seed: int) -> Check:
-    """Compares with the reference of one set at a time, kept on the CPU between uses."""
+    """Compares on the device, with the reference of one set at a time: audits come sorted by set."""
     known: dict[int, tuple[dict[str, torch.Tensor], ...]] = {}
 
     def check(at: int, out: Tensors) -> str | None:
         if at not in known:
+            known.clear()
             case = Case("benchmark", dims, DTYPE, "normal", draws.subseed(seed, at))
-            known[at] = tuple({n: x.cpu() for n, x in part.items()} for part in expected(task, case, sets[at]))
+            known[at] = expected(task, case, sets[at])
         right, trusted, noise = known[at]
+        length = max(dims.values())
         for o in task.outputs:
-            found = within(
-                out[o.name].cpu(),
-                trusted[o.name],
-                right[o.name],
-                working=DTYPE,
-                noise=noise[o.name],
-                length=max(dims.values()),
-            )
+            name = o.name
+            found = within(out[name], trusted[name], right[name], working=DTYPE, noise=noise[name], length=length)
             if not found.ok:
-                return f"output {o.name!r} ({found.why}, {found.bad_blocks} of {found.blocks} blocks)"
+                return f"output {name!r} ({found.why}, {found.bad_blocks} of {found.blocks} blocks)"
         return None
 
     return check

@@ -30,7 +30,7 @@ from ..task import Task
 from . import static, tracer
 from .inputs import run_seed
 from .subject import Subject, interface, task_ref
-from .worker import WorkerOutcome, run_worker
+from .worker import GpuHealth, WorkerOutcome, gpu_health, run_worker
 
 
 class Limits(Record):
@@ -269,6 +269,36 @@ def _algebra(run: Run) -> GateRecord:
     payload = run.payload("algebra", seconds=seconds * 0.8)
     outcome = run.call("agent.verify.algebra:work", payload, timeout_s=seconds, memory_mb=run.limits.memory_mb)
     return from_worker("algebra", outcome)
+
+
+_NO_GPU: list[GpuHealth] = []
+"""The probe's answer where there is no GPU: that does not change while a process lives."""
+
+
+def gpu(run: Run) -> GpuHealth | None:
+    """Whether a GPU may and can be used now; None where it may not."""
+    if not run.options.device:
+        return None
+    if _NO_GPU:
+        return _NO_GPU[0]
+    health = gpu_health(run.limits.health_s)
+    if health.state == "no GPU":
+        _NO_GPU.append(health)
+    return health
+
+
+def probed(run: Run, record: GateRecord, outcome: WorkerOutcome) -> GateRecord:
+    """After a crash or hang on a GPU: is the GPU still usable? A wedged one is named, so that nobody judges on it."""
+    if outcome.ok or outcome.status == "RUNTIME_ERROR":
+        return record
+    health = gpu_health(run.limits.health_s)
+    evidence: dict[str, JsonValue] = {**record.evidence, "gpu_afterwards": health.model_dump()}
+    reason = (
+        record.reason
+        if health.state == "healthy"
+        else f"{record.reason}; afterwards the GPU is {health.state}: {health.reason}"
+    )
+    return record.model_copy(update={"evidence": evidence, "reason": reason})
 
 
 def from_worker(name: GateName, outcome: WorkerOutcome) -> GateRecord:

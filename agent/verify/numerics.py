@@ -45,7 +45,6 @@ from .patterns import describe
 from .runner import Buffers, Run, Runner
 from .sizes import Rules, hidden
 from .subject import Subject, load_task
-from .worker import gpu_health
 
 if TYPE_CHECKING:
     from .judge import Run as Judgement
@@ -333,9 +332,9 @@ def _wrong(
 
 def gate(run: Judgement) -> GateRecord:
     """On the GPU if one is healthy, else in Triton's interpreter; each backend that is there, the first that supports it."""
-    from .judge import from_worker
+    from .judge import from_worker, gpu, probed
 
-    health = gpu_health(run.limits.health_s) if run.options.device else None
+    health = gpu(run)
     if health is not None and health.state == "unusable":
         return GateRecord(
             name="numerics",
@@ -355,7 +354,8 @@ def gate(run: Judgement) -> GateRecord:
         env={"TRITON_INTERPRET": None if device == "cuda" else "1"},
         memory_mb=run.limits.memory_mb,
     )
-    return from_worker("numerics", outcome)
+    record = from_worker("numerics", outcome)
+    return probed(run, record, outcome) if device == "cuda" else record
 
 
 def work(payload: dict[str, Any]) -> dict[str, Any]:

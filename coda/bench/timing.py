@@ -4,6 +4,8 @@
     measure     rounds over all variants in a rotated and reversed order; the first variant twice, as the noise floor
     summary     median, quantiles and a bootstrap interval of one variant
     compare     the ratio of two variants, paired by round, with an interval and a word
+    paper       the published protocol: one variant after the other, a fixed number of calls, mean and standard deviation
+    gpu_lock    one measurement per GPU at a time, across processes
 
 The flush lies before the backlog and outside the events. Two variants differ only where the whole interval of their ratio
 lies beyond the noise floor of the same run (the first variant against itself), and the difference of the medians is larger
@@ -12,13 +14,17 @@ than a tick of the event clock. Nothing here knows what is timed; a clock is any
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
+
+from coda import env
+from coda.errors import CodaError
 
 TICK_S = 1.024e-6
 """Step of the event clock of older devices: smaller differences are not seen."""
@@ -86,6 +92,32 @@ class CudaClock:
         end.record()
         torch.cuda.synchronize()
         return Sample(start.elapsed_time(end) * 1e-3, host)
+
+
+class GpuBusy(CodaError):
+    """Another process of ours is measuring on this GPU."""
+
+    code = "gpu-busy"
+
+
+@contextlib.contextmanager
+def gpu_lock(device: int | str, *, timeout_s: float) -> Iterator[None]:
+    """Hold the right to measure on a GPU, by its index or UUID. Raises `GpuBusy` when it cannot be had in time."""
+    import filelock
+
+    path = env.cache_dir() / f"gpu-{device}.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(path)
+    try:
+        lock.acquire(timeout=timeout_s)
+    except filelock.Timeout as error:
+        raise GpuBusy(
+            f"GPU {device} is being measured by another process", got=f"{timeout_s:g} s of waiting"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 @dataclass(frozen=True)
@@ -156,6 +188,22 @@ def measure(variants: Mapping[str, Call], clock: Clock, *, rounds: int, warmup: 
     a, aa = ([s.device_s for s in samples[n]] for n in (first, NOISE))
     _, low, high = _interval(_ratios(aa, a), seed)
     return Timings(samples, max(MINIMUM_FLOOR, abs(low - 1), abs(high - 1)))
+
+
+def paper(
+    variants: Mapping[str, Call], clock: Clock, *, warmup: int = 5, runs: int = 30
+) -> dict[str, tuple[float, float]]:
+    """Mean and standard deviation of each variant's device time, measured as published. Give it a clock without a backlog.
+
+    Variants are not interleaved and nothing is paired, so small differences mean little; `measure` is what words rest on.
+    """
+    found = {}
+    for name, call in variants.items():
+        for at in range(warmup):
+            call(at)
+        times = [clock.time(lambda call=call, at=at: call(at)).device_s for at in range(runs)]  # type: ignore[misc]
+        found[name] = (statistics.mean(times), statistics.stdev(times))
+    return found
 
 
 def summary(samples: Sequence[Sample]) -> Summary:

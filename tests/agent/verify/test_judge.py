@@ -15,7 +15,7 @@ from agent.verify import exploits
 from agent.verify import judge as judge_module
 from agent.verify.judge import Limits, Options, Progress, Run, from_worker, judge
 from agent.verify.selftest import in_process
-from agent.verify.worker import WorkerError, WorkerOutcome
+from agent.verify.worker import GpuHealth, WorkerError, WorkerOutcome
 
 SWIGLU = load("swiglu_backward")
 FORMULA = Options(gates=("static", "trace", "algebra"))
@@ -153,3 +153,34 @@ def test_the_judge_knows_nothing_of_authors() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+@pytest.mark.null
+@pytest.mark.parametrize(("state", "told"), [("healthy", False), ("unusable", True)])
+def test_after_a_crash_on_a_gpu_the_gpu_is_probed(monkeypatch: pytest.MonkeyPatch, state: Any, told: bool) -> None:
+    health = GpuHealth(state=state, reason="the probe's words", seconds=0.1)
+    monkeypatch.setattr(judge_module, "gpu_health", lambda deadline: health)
+    outcome = WorkerOutcome(status="CRASH", error=WorkerError(code="SIGSEGV", message="m"), seconds=1.0)
+    run = Run(exploits.HONEST, SWIGLU, Options(), Limits(), {})
+    record = judge_module.probed(run, from_worker("numerics", outcome), outcome)
+    assert record.status is Status.CRASH
+    assert record.evidence["gpu_afterwards"] == health.model_dump()
+    assert ("the probe's words" in record.reason) is told
+    fine = WorkerOutcome(status="PASS", result={"status": "PASS", "reason": "", "evidence": {"x": 1}}, seconds=1.0)
+    assert "gpu_afterwards" not in judge_module.probed(run, from_worker("numerics", fine), fine).evidence
+
+
+@pytest.mark.null
+def test_the_absence_of_a_gpu_is_probed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    probes: list[float] = []
+
+    def probe(deadline: float) -> GpuHealth:
+        probes.append(deadline)
+        return GpuHealth(state="no GPU", reason="none", seconds=0.1)
+
+    monkeypatch.setattr(judge_module, "gpu_health", probe)
+    monkeypatch.setattr(judge_module, "_NO_GPU", [])
+    run = Run(exploits.HONEST, SWIGLU, Options(), Limits(), {})
+    assert [judge_module.gpu(run) for _ in range(3)] == [judge_module._NO_GPU[0]] * 3
+    assert len(probes) == 1
+    assert judge_module.gpu(Run("", SWIGLU, Options(device=False), Limits(), {})) is None

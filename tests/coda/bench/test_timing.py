@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import pathlib
 import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from coda.bench.timing import NOISE, Sample, compare, measure, summary
+from coda.bench.timing import NOISE, GpuBusy, Sample, compare, gpu_lock, measure, paper, summary
 
 pytestmark = pytest.mark.null
 
@@ -98,3 +99,30 @@ def test_an_outlier_does_not_move_the_median() -> None:
     found = summary(samples)
     assert found.median == found.low == found.p80 == 1e-3
     assert len(found.samples) == 25
+
+
+def test_one_measurement_per_gpu(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CODA_CACHE_DIR", str(tmp_path))
+    with gpu_lock(0, timeout_s=1):
+        with gpu_lock(1, timeout_s=1):
+            pass
+        with pytest.raises(GpuBusy, match="another process"), gpu_lock(0, timeout_s=0.05):
+            pass
+    with gpu_lock(0, timeout_s=0.05):
+        pass
+
+
+def test_the_published_protocol_runs_one_after_the_other() -> None:
+    order: list[str] = []
+
+    def call(name: str, seconds: float) -> Callable[[int], float]:
+        def run(at: int) -> float:
+            order.append(name)
+            return seconds
+
+        return run
+
+    found = paper({"a": call("a", 1e-3), "b": call("b", 2e-3)}, FakeClock(0), warmup=2, runs=30)
+    assert order == ["a"] * 32 + ["b"] * 32
+    assert found["b"][0] == pytest.approx(2e-3, rel=0.01)
+    assert 0 < found["a"][1] < 5e-5
