@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from agent.terminal import Answer, Exit, Failure, Options, Terminal, logging_to_stderr
+from agent.commands.terminal import Answer, Exit, Failure, Options, Terminal, logging_to_stderr
 
 EXIT_CODES = "\b\nExit codes:\n" + "\n".join(f"  {code.value:>3}  {code.meaning}" for code in Exit)
 STREAMS = "The answer goes to stdout; progress, logs, hints and paths go to stderr. --json prints one document, also on failure."
@@ -190,11 +190,11 @@ def root(
     values = {k: v for k, v in locals().items() if k not in ("ctx", "version")}
     ctx.obj = _options(values)
     if version:
-        from agent import commands
+        from agent.commands import doctor as examination
 
         terminal = Terminal("version", ctx.obj)
         try:
-            return terminal.answer(commands.version(terminal))
+            return terminal.answer(examination.version(terminal))
         except Exception as error:  # as in `command`
             return terminal.failed(error)
     if ctx.invoked_subcommand is None:
@@ -257,7 +257,8 @@ def author(
     ] = False,
 ) -> Answer:
     """Have a kernel for TASK written, and judge it until it passes or a limit is reached."""
-    from agent import authoring, commands
+    from agent.commands import author as authoring
+    from agent.commands import judging
 
     flags = {
         "llm": llm,
@@ -270,7 +271,7 @@ def author(
     asked = authoring.Asked(
         task=task,
         goal=goal,
-        judging=commands.Judging(arch, tuple(backend or ()), not no_gpu),
+        judging=judging.Judging(arch, tuple(backend or ()), not no_gpu),
         into=into,
         name=name,
         resume=resume,
@@ -293,9 +294,9 @@ def review(
     ] = None,
 ) -> Answer:
     """Judge a kernel again from scratch and write REVIEW.md and review.html."""
-    from agent import commands
+    from agent.commands import judging
 
-    return commands.review(terminal, kernel, commands.Judging(arch, tuple(backend or ()), not no_gpu), into)
+    return judging.review(terminal, kernel, judging.Judging(arch, tuple(backend or ()), not no_gpu), into)
 
 
 @command("promote")
@@ -312,9 +313,9 @@ def promote(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> Answer:
     """Promote a kept kernel that a fresh review accepted."""
-    from agent import commands
+    from agent.commands import judging
 
-    return commands.promote(
+    return judging.promote(
         terminal, kernel, reviewer=reviewer, note=note, waiver=waive_gpu, replace=replace, dry_run=dry_run, yes=yes
     )
 
@@ -330,9 +331,9 @@ def compare(
     ] = None,
 ) -> Answer:
     """Put what was measured side by side, and say what was not."""
-    from agent import commands
+    from agent.commands import judging
 
-    return commands.compare(terminal, subjects, threshold)
+    return judging.compare(terminal, subjects, threshold)
 
 
 @command("verify")
@@ -348,9 +349,9 @@ def verify(
     no_gpu: NoGpu = False,
 ) -> Answer:
     """Judge a kernel file. Exit 0 where every required gate passes, 4 where one refuses."""
-    from agent import commands
+    from agent.commands import judging
 
-    return commands.verify(terminal, file, task, schedule, commands.Judging(arch, tuple(backend or ()), not no_gpu))
+    return judging.verify(terminal, file, task, schedule, judging.Judging(arch, tuple(backend or ()), not no_gpu))
 
 
 @command("lint")
@@ -358,9 +359,9 @@ def lint(
     terminal: Terminal, task: Annotated[str, typer.Argument(metavar="TASK", help="Id, title or alias.")]
 ) -> Answer:
     """Try wrong programs on a task: one that the judge would let pass makes the task invalid."""
-    from agent import commands
+    from agent.commands import judging
 
-    return commands.lint(terminal, task)
+    return judging.lint(terminal, task)
 
 
 @command("list")
@@ -369,7 +370,7 @@ def list_(
     what: Annotated[str, typer.Argument(metavar="tasks|examples|kernels|runs", help="What to list.")],
 ) -> Answer:
     """List tasks, curated examples, kept kernels or runs."""
-    from agent import catalogue
+    from agent.commands import catalogue
 
     return catalogue.listing(terminal, what)
 
@@ -380,7 +381,7 @@ def show(
     name: Annotated[str, typer.Argument(metavar="ID", help="A task, a curated example or a kept kernel.")],
 ) -> Answer:
     """Show a task, an example or a kernel: description, formula, source."""
-    from agent import catalogue
+    from agent.commands import catalogue
 
     return catalogue.show(terminal, name)
 
@@ -390,7 +391,7 @@ def replay(
     terminal: Terminal, run: Annotated[str, typer.Argument(metavar="RUN", help="A run, by name or folder.")]
 ) -> Answer:
     """Derive a run's decisions again from its recorded evidence, asking nobody and judging nothing."""
-    from agent import authoring
+    from agent.commands import author as authoring
 
     return authoring.replay(terminal, run)
 
@@ -403,17 +404,17 @@ def selftest(
     ] = False,
 ) -> Answer:
     """Run known cheats and honest controls through the judge: what is caught, missed, and falsely refused."""
-    from agent import commands
+    from agent.commands import judging
 
-    return commands.selftest(terminal, full)
+    return judging.selftest(terminal, full)
 
 
 @command("doctor")
 def doctor(terminal: Terminal) -> Answer:
     """Say what this machine and this installation can do, and what stands in the way."""
-    from agent import commands
+    from agent.commands import doctor as examination
 
-    return commands.doctor(terminal)
+    return examination.doctor(terminal)
 
 
 def main() -> None:

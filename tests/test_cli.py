@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 import authored_kernels
 import cli
+from agent.commands.terminal import Exit
 from agent.records import Status
-from agent.terminal import Exit
 
 pytestmark = pytest.mark.null
 
@@ -26,7 +26,7 @@ COMMANDS = ("author", "review", "promote", "compare", "verify", "lint", "list", 
 
 
 def _support() -> Any:
-    path = Path(__file__).parent / "agent" / "kept_support.py"
+    path = Path(__file__).parent / "agent" / "keeping" / "kept_support.py"
     spec = importlib.util.spec_from_file_location("kept_support", path)
     assert spec is not None
     assert spec.loader is not None
@@ -190,7 +190,7 @@ def test_exit_0_goal_met(bench: FakeBench, places: Path) -> None:
 
 
 def test_exit_1_bug(monkeypatch: pytest.MonkeyPatch) -> None:
-    from agent import catalogue
+    from agent.commands import catalogue
 
     def broken(*_: Any) -> Any:
         raise RuntimeError("this should not happen")
@@ -339,7 +339,7 @@ def test_exit_130_interrupted(bench: FakeBench, places: Path, monkeypatch: pytes
 
 
 def test_exit_130_of_any_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    from agent import catalogue
+    from agent.commands import catalogue
 
     def interrupted(*_: Any) -> Any:
         raise KeyboardInterrupt
@@ -701,7 +701,7 @@ def test_selftest_reports_what_it_missed(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_doctor_names_what_to_mend(monkeypatch: pytest.MonkeyPatch, places: Path) -> None:
-    from agent import doctor
+    from agent.commands import doctor
 
     monkeypatch.setattr(doctor, "examine", lambda settings: (doctor.Check("python", "problem", "3.10", "use another"),))
     result = run("doctor", "--json")

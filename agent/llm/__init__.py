@@ -6,6 +6,7 @@ Modules, in the order in which they build on each other:
 - `extract`: finds the kernel in a reply that is plain text, and says which of several things went wrong when there is
   none.
 - `prices`: what tokens cost; `prices.toml` beside it is the dated table.
+- `anthropic_stream`: the events of a streamed answer as one `Reply`.
 - `anthropic`: the Anthropic API: streaming, the strict `submit_kernel` tool, prompt cache, failures as typed errors.
 - `replay`: answers from a recording; `agent/recordings/` holds the bundled ones.
 - `folder`: writes each request to a file and waits for somebody to write the reply file.

@@ -1,0 +1,11 @@
+"""The commands: values that `cli.py` parsed in, an `Answer` out.
+
+    terminal.py    streams, exit codes, `--json`; `Answer`, `Terminal`
+    render.py      tables and progress, with rich
+    judging.py     verify lint review promote compare selftest: what asks the judge or weighs what it found
+    author.py      author replay
+    catalogue.py   list show
+    doctor.py      doctor and --version: what this machine and this installation can do
+
+Nothing is imported here, so that `--help` stays quick.
+"""

@@ -1,0 +1,343 @@
+"""`author` and `replay` as commands: a task and flags in, a run and an `Answer` out.
+
+    Asked      what the command line asks for besides settings
+    author     find the task, choose the model, lint the task, drive `authoring.loop`, say what came of it
+    replay     a run's decisions, derived again
+
+Cheap refusals come first: an unknown task, then a missing key, before torch or anything of the model's SDK is imported.
+Neighbours: `judging` and `catalogue` have the other commands, `agent.authoring` does the work, `terminal` speaks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..authoring.budget import Limits, parse_duration
+from ..errors import AgentError, JudgeUnavailable, LLMError, TaskRefused, UsageError
+from ..files import write_text
+from ..keeping.keep import default_folder
+from ..llm.protocol import Request, estimate_tokens
+from ..llm.select import from_settings
+from ..records import Verdict
+from ..runs import store
+from ..runs.events import Event, Summary
+from ..settings import Settings
+from ..task import Card, Task, find, load
+from . import render
+from .judging import Judging
+from .terminal import Answer, Exit, Failure, Terminal
+
+if TYPE_CHECKING:
+    from ..authoring.prepare import Prompt
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command line asks for besides settings."""
+
+    task: str
+    goal: float | None = None
+    judging: Judging = field(default_factory=Judging)
+    into: Path | None = None
+    name: str | None = None
+    resume: str | None = None
+    show_own: bool = False
+    dry_run: bool = False
+    events: bool = False
+
+
+def author(terminal: Terminal, asked: Asked, flags: Mapping[str, Any]) -> Answer:
+    """The command `author`."""
+    asked.judging.check()
+    if asked.goal is not None and not 0 < asked.goal <= 1:
+        raise UsageError(
+            f"--goal {asked.goal:g} cannot be met", hint="a fraction of the physical floor's speed: 0.9 is 90 %"
+        )
+    if asked.events and terminal.options.json:
+        raise UsageError(
+            "--events and --json exclude each other", hint="the last line of --events is the document of --json"
+        )
+    settings = terminal.settings(**flags)
+    card = find(asked.task)
+    folder = store.find(asked.resume, settings.runs_dir) if asked.resume is not None else None
+    if folder is not None and settings.llm is None:
+        settings = terminal.settings(**{**flags, "llm": store.open_run(folder).info.llm})
+    limits = _limits(settings)
+    if asked.dry_run:
+        return _dry_run(card, settings, asked)
+    llm = from_settings(settings, task_id=card.id, announce=terminal.say)
+    # From here on torch is needed.
+    from ..authoring import loop
+    from ..authoring.prepare import new_run, prepare
+
+    task = load(card.id)
+    _lint(terminal, task, settings)
+    prompt = prepare(
+        task, model=settings.model, max_tokens=settings.max_tokens, effort=settings.effort, show_own=asked.show_own
+    )
+    if folder is None:
+        run = new_run(
+            settings.runs_dir, prompt, llm=settings.llm or llm.name, limits=limits, goal=asked.goal, settings=settings
+        )
+    else:
+        key = settings.anthropic_api_key
+        run = store.resume(folder, secrets=(key.get_secret_value(),) if key is not None else ())
+    terminal.run_path = run.folder
+    terminal.resume = f"coda-agent author {card.id} --resume {run.info.id}"
+    terminal.detail(f"run: {run.folder}")
+    error: AgentError | None = None
+    live = terminal.live if settings.progress and not asked.events else None
+    with run, render.Progress(terminal.say, live) as progress:
+        told = _event_writer(progress) if asked.events else progress
+        try:
+            summary = loop.author(
+                prompt,
+                llm,
+                loop.judge_with(asked.judging.options(), on_progress=progress.gate),
+                run,
+                limits=limits,
+                goal=asked.goal,
+                into=asked.into or default_folder(settings),
+                name=asked.name,
+                on_event=told,
+            )
+        except (LLMError, TaskRefused, JudgeUnavailable) as stopped:
+            if run.summary is None:
+                raise
+            summary, error = run.summary, stopped
+    answer = _answer(terminal, run, summary, error)
+    return _as_line(terminal, answer) if asked.events else answer
+
+
+def _limits(settings: Settings) -> Limits:
+    seconds = parse_duration(settings.time_limit) if settings.time_limit is not None else None
+    return Limits(
+        rounds=settings.rounds, max_cost=settings.max_cost, max_tokens_total=settings.max_tokens_total, time_s=seconds
+    )
+
+
+# before the first token -----------------------------------------------------------------------------------------------
+
+
+def _dry_run(card: Card, settings: Settings, asked: Asked) -> Answer:
+    """The first request and what it would take; nobody is asked."""
+    from ..authoring.prepare import prepare
+    from ..llm.prices import price_of
+
+    prompt: Prompt = prepare(
+        load(card.id),
+        model=settings.model,
+        max_tokens=settings.max_tokens,
+        effort=settings.effort,
+        show_own=asked.show_own,
+    )
+    request: Request = prompt.request([], 1)
+    tokens, price = estimate_tokens(request), price_of(settings.model)
+    most = (price.input * price.write_5m * tokens + price.output * settings.max_tokens) / 1e6 if price else None
+    data = {
+        "task": card.id,
+        "model": settings.model,
+        "input_tokens_at_most": tokens,
+        "output_tokens_at_most": settings.max_tokens,
+        "cost_usd_at_most": most,
+        "prompt_sha256": request.prompt_sha,
+        "examples": list(prompt.shown.ids),
+        "withheld": dict(prompt.shown.withheld),
+        "system": request.system,
+        "task_text": request.task,
+    }
+
+    def show() -> Iterator[Any]:
+        yield request.system
+        yield request.task
+        yield f"first request: at most {tokens} tokens in, {settings.max_tokens} out, {render.money(most)}; nothing was sent"
+
+    return Answer(data, show, next=f"coda-agent author {card.id}")
+
+
+def _lint(terminal: Terminal, task: Task, settings: Settings) -> None:
+    """Refuse a task on which wrong kernels would pass. The outcome is kept for this task and judge.
+
+    Raises `TaskRefused`.
+    """
+    from ..keeping import shelves
+    from ..verify.lint import LintReport, lint_in_worker
+
+    judge = hashlib.sha256(task.digest.encode())
+    for path in (*sorted(shelves.ROOT.glob("agent/verify/*.py")), shelves.ROOT / "coda" / "numerics.py"):
+        judge.update(path.read_bytes())
+    cached = settings.cache_dir / "lint" / f"{task.id}-{judge.hexdigest()[:24]}.json"
+    report: LintReport | None = None
+    try:
+        report = LintReport.model_validate_json(cached.read_bytes())
+    except (OSError, ValueError):
+        terminal.say(f"task {task.id}: trying wrong programs on it")
+    if report is None:
+        report = lint_in_worker(task)
+        try:
+            if report.tried:  # else the worker failed, which says nothing about the task for next time
+                write_text(cached, report.model_dump_json() + "\n")
+        except OSError as error:
+            terminal.detail(f"the lint's outcome cannot be kept: {error}")
+    if not report.ok:
+        found = "; ".join((*report.problems, *(f"survives: {s}" for s in report.survivors)))[:600]
+        raise TaskRefused(
+            f"the task {task.id!r} does not refuse wrong kernels: {found}", hint=f"coda-agent lint {task.id}"
+        )
+    terminal.say(f"task {task.id}: {report.killed} of {report.tried} wrong programs are refused")
+
+
+# after the run --------------------------------------------------------------------------------------------------------
+
+
+def _answer(terminal: Terminal, run: store.Run, summary: Summary, error: AgentError | None) -> Answer:
+    verdict = run.verdict(summary.best.call) if summary.best is not None else None
+    reply = run.reply(summary.best.call) if summary.best is not None else None
+    data = {
+        "run": str(run.folder),
+        "kernel": summary.kept.path if summary.kept else None,
+        "kernel_id": summary.kept.id if summary.kept else None,
+        "same_program": summary.kept.same_program if summary.kept else None,
+        "task": summary.task,
+        "gates": render.gate_rows(verdict) if verdict else [],
+        "verdict": str(verdict.status) if verdict else None,
+        "program_digest": verdict.program_digest if verdict else None,
+        "passed": summary.passed,
+        "goal_met": summary.goal_met,
+        "stop": summary.stop,
+        "reason": summary.reason,
+        "model": reply.model if reply else (summary.models[-1] if summary.models else run.info.model),
+        "provider": reply.provider if reply else run.info.llm,
+        "cost_usd": summary.cost_usd,
+        "tokens": summary.usage.total,
+        "rounds": summary.rounds,
+        "seconds": summary.elapsed_s,
+    }
+    exit_code = Exit(error.exit_code) if error is not None else Exit(summary.exit_code)
+    paths = [("run", run.folder)]
+    if summary.kept is not None:
+        paths.append(("kernel", Path(summary.kept.path)))
+    return Answer(
+        data,
+        lambda: _shown(summary, verdict, data),
+        exit_code,
+        _failure(summary, verdict, error, exit_code),
+        warnings=summary.warnings,
+        paths=tuple(paths),
+        next=_next(terminal, summary, run),
+    )
+
+
+def _shown(summary: Summary, verdict: Verdict | None, data: Mapping[str, Any]) -> Iterator[Any]:
+    if verdict is None:
+        yield "no candidate was judged"
+    else:
+        yield render.gate_table(verdict.gates)
+        yield render.verdict_line(verdict)
+    rounds = f"{summary.rounds} round{'' if summary.rounds == 1 else 's'}"
+    spent = f"{summary.usage.total} tokens, {render.money(summary.cost_usd)}"
+    yield f"{data['model']} through {data['provider']}: {rounds}, {spent}, {summary.elapsed_s:.1f} s"
+
+
+def _failure(summary: Summary, verdict: Verdict | None, error: AgentError | None, exit_code: Exit) -> Failure | None:
+    if exit_code is Exit.OK:
+        return None
+    if error is not None:
+        return Failure(error.code, error.what, error.hint)
+    if exit_code is Exit.INTERRUPTED:
+        return Failure("interrupted", "interrupted; what was paid for is kept")
+    best = ""
+    if verdict is not None and verdict.first_failure is not None:
+        gate = verdict.gate(verdict.first_failure)
+        best = f"; the best candidate ended at gate {gate.name} with {gate.status}: {gate.reason}"
+    elif verdict is not None and not verdict.passed:
+        best = f"; not proven here: {'; '.join(f'{g.name}: {g.reason}' for g in verdict.not_run)}"
+    return Failure("goal-not-met", f"{summary.reason}{best}", _advice(summary))
+
+
+def _advice(summary: Summary) -> str:
+    match summary.stop:
+        case "rounds":
+            return "allow more with --rounds, and go on with --resume"
+        case "cost" | "tokens" | "time":
+            return "allow more, and go on with --resume"
+        case "unproven":
+            return (
+                "resume on a machine where every required gate can run; `coda-agent doctor` says what is missing here"
+            )
+        case "suspect":
+            return "look at the benchmark record in the run's folder"
+        case "refused" | "no_usable_reply":
+            return "read the replies in the run's folder, or ask another model"
+    return ""
+
+
+def _next(terminal: Terminal, summary: Summary, run: store.Run) -> str:
+    if summary.kept is not None:
+        return f"coda-agent review {run.info.id}"
+    return terminal.resume
+
+
+def _event_writer(progress: Callable[[Event], None]) -> Callable[[Event], None]:
+    """Events as JSON lines on stdout, and progress as ever."""
+
+    def told(event: Event) -> None:
+        sys.stdout.write(event.model_dump_json() + "\n")
+        sys.stdout.flush()
+        progress(event)
+
+    return told
+
+
+def _as_line(terminal: Terminal, answer: Answer) -> Answer:
+    """The same answer, whose text is the document of --json in one line."""
+
+    line = json.dumps(terminal.document(answer), ensure_ascii=False, allow_nan=False, default=str)
+    return Answer(answer.data, lambda: [line], answer.exit, answer.failure, answer.warnings, answer.paths, answer.next)
+
+
+# replay ---------------------------------------------------------------------------------------------------------------
+
+
+def replay(terminal: Terminal, name: str) -> Answer:
+    """The command `replay`."""
+    from ..authoring.decisions import replay_decisions
+
+    settings = terminal.settings()
+    found = replay_decisions(store.find(name, settings.runs_dir))
+    rows = [
+        {
+            "call": step.call,
+            "round": step.round,
+            "outcome": step.outcome,
+            "derived": f"{step.derived.action}: {step.derived.reason}" if step.derived else None,
+            "recorded": step.recorded.action if step.recorded else "not recorded",
+            "agrees": "yes" if step.agrees else "NO",
+        }
+        for step in found.steps
+    ]
+
+    def show() -> Iterator[Any]:
+        yield found.statement
+        yield render.table_of(
+            rows, ["call", "round", "outcome", "derived", "recorded", "agrees"], right=["call", "round"]
+        )
+        yield f"best call: {found.best_call or 'none'}; goal {'met' if found.goal_met else 'not met'}"
+        yield f"stopped: {found.stopped or 'not recorded: the run was killed'}"
+
+    failure = None
+    if not found.consistent:
+        wrong = [str(step.call) for step in found.steps if not step.agrees]
+        failure = Failure(
+            "inconsistent",
+            f"the decisions recorded for call {', '.join(wrong)} do not follow from the evidence",
+            "the run was edited, or made by another version of the rules",
+        )
+    data = {**found.model_dump(mode="json"), "consistent": found.consistent}
+    return Answer(data, show, Exit.REFUSED if failure else Exit.OK, failure)

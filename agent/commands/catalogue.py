@@ -1,0 +1,213 @@
+"""`list` and `show` as commands: what there is, and one of it in full.
+
+    listing   tasks, examples, kernels or runs
+    show      everything of one name: the task, the curated example, the kept kernel
+
+Neighbours: `judging` and `author` have the other commands, `keeping.shelves` finds kernels, `keeping.promote` says what one is
+today.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import authored_kernels
+import examples_curated
+
+from ..errors import AgentError, UnknownSubject, UnknownTask, UsageError
+from ..keeping import shelves as kernels
+from ..runs import store
+from ..task import Task, cards, find, load
+from . import render
+from .terminal import Answer, Terminal
+
+
+def listing(terminal: Terminal, what: str) -> Answer:
+    """The command `list`."""
+    lists = {"tasks": _tasks, "examples": _examples, "kernels": _kernels, "runs": _runs}
+    if what not in lists:
+        raise UsageError(f"there is no list of {what!r}", hint=f"list {' | '.join(lists)}")
+    columns, rows = lists[what](terminal)
+
+    def show() -> Iterator[Any]:
+        yield render.table_of(rows, columns) if rows else f"no {what}"
+
+    follow = {"tasks": "coda-agent show ID", "kernels": "coda-agent review ID"}.get(what, "") if rows else ""
+    return Answer({what: rows}, show, next=follow)
+
+
+def _tasks(terminal: Terminal) -> tuple[list[str], list[dict[str, Any]]]:
+    rows = [
+        {"id": c.id, "title": c.title, "family": c.family, "difficulty": c.difficulty, "aliases": list(c.aliases)}
+        for c in cards().values()
+    ]
+    return ["id", "title", "family", "difficulty"], rows
+
+
+def _examples(terminal: Terminal) -> tuple[list[str], list[dict[str, Any]]]:
+    found = [examples_curated.card(i) for i in examples_curated.catalog()]
+    rows = [{"rung": c.rung, "id": c.id, "title": c.title, "idea": c.idea, "path": str(c.path)} for c in found]
+    return ["rung", "id", "title", "idea"], rows
+
+
+def _kernels(terminal: Terminal) -> tuple[list[str], list[dict[str, Any]]]:
+    rows = []
+    for entry in kernels.entries(kernels.shelves(terminal.settings())):
+        state, reason = _state(entry)
+        digest = entry.digest[:12]
+        rows.append(
+            {
+                "id": entry.id,
+                "task": entry.task,
+                "state": state,
+                "why": reason,
+                "model": entry.model,
+                "digest": digest,
+                "path": str(entry.path),
+            }
+        )
+    return ["id", "task", "state", "why", "model", "digest"], rows
+
+
+def _state(entry: authored_kernels.Entry) -> tuple[str, str]:
+    from ..keeping.promote import state_of
+
+    try:
+        task = load(entry.task)
+    except UnknownTask:
+        task = None
+    try:
+        state = state_of(kernels.read(entry.path), task)
+    except AgentError as error:
+        return "damaged", error.what
+    return state.word, state.reason
+
+
+def _runs(terminal: Terminal) -> tuple[list[str], list[dict[str, Any]]]:
+    rows = []
+    for folder in store.list_runs(terminal.settings().runs_dir):
+        run = store.open_run(folder)
+        summary = run.summary
+        rows.append(
+            {
+                "id": run.info.id,
+                "task": run.info.task,
+                "model": run.info.model,
+                "rounds": summary.rounds if summary else None,
+                "ended": summary.stop if summary else "not finished",
+                "passed": summary.passed if summary else None,
+                "path": str(folder),
+            }
+        )
+    return ["id", "task", "model", "rounds", "ended", "passed"], rows
+
+
+def show(terminal: Terminal, name: str) -> Answer:
+    """The command `show`: everything of that name."""
+    data: dict[str, Any] = {}
+    parts: list[tuple[str, str]] = []
+    try:
+        task = load(find(name).id)
+        data["task"] = _task_data(task)
+        parts.append((f"task {task.id}: {task.title}", task_text(task)))
+    except UnknownTask as unknown:
+        near = unknown.near
+        example_id = name
+    else:
+        near, example_id = (), task.id
+    if example_id in examples_curated.catalog():
+        data["example"] = _program_data(
+            example_id, examples_curated.source(example_id), examples_curated.load(example_id)
+        )
+        parts.append((f"example {example_id}: formula", data["example"]["explain"]))
+        parts.append((f"example {example_id}: source", data["example"]["source"].rstrip()))
+    if not data:
+        kept = _kept(terminal, name, near)
+        data["kernel"] = _kept_data(kept)
+        parts.append((f"kernel {kept.id}: {data['kernel']['state']}", _pairs(data["kernel"]["provenance"])))
+        parts.append((f"kernel {kept.id}: formula", data["kernel"]["explain"]))
+        parts.append((f"kernel {kept.id}: source", kept.source.rstrip()))
+
+    def drawn() -> Iterator[Any]:
+        for title, text in parts:
+            yield render.heading(title)
+            yield text
+            yield ""
+
+    return Answer(data, drawn)
+
+
+def _kept(terminal: Terminal, name: str, near: tuple[str, ...]) -> kernels.Kept:
+    settings = terminal.settings()
+    try:
+        return kernels.find(name, folders=kernels.shelves(settings), runs=settings.runs_dir)
+    except UnknownSubject as error:
+        if error.near and "single" in error.what:
+            raise
+        close = tuple(dict.fromkeys((*near, *error.near)))[:4]
+        hint = "`coda-agent list tasks|examples|kernels` shows them all"
+        raise UnknownSubject(name, kinds="task, example or kernel", near=close, hint=hint) from None
+
+
+def task_text(task: Task) -> str:
+    """A task for a person."""
+    lines = [
+        f"{task.kind}, {task.gemms} GEMM{'' if task.gemms == 1 else 's'}, family {task.family}, difficulty {task.difficulty}"
+    ]
+    lines.append(f"also called: {', '.join(task.aliases)}")
+    lines += [f"  in  {i.name} ({', '.join(i.shape)}) {i.dtype}, {i.role}, drawn as {i.draw}" for i in task.inputs]
+    lines += [f"  out {o.name} ({', '.join(o.shape)}) {o.dtype}" for o in task.outputs]
+    lines += ["", task.description, ""]
+    lines += [f"  {s.family}: {', '.join(f'{n}={v}' for n, v in s.dims.items())}: {s.reason}" for s in task.shapes]
+    return "\n".join(lines)
+
+
+def _task_data(task: Task) -> dict[str, Any]:
+    return {
+        "id": task.id,
+        "title": task.title,
+        "aliases": list(task.aliases),
+        "family": task.family,
+        "difficulty": task.difficulty,
+        "kind": task.kind,
+        "gemms": task.gemms,
+        "description": task.description,
+        "inputs": [{"name": i.name, "shape": list(i.shape), "dtype": i.dtype, "role": i.role} for i in task.inputs],
+        "outputs": [{"name": o.name, "shape": list(o.shape), "dtype": o.dtype} for o in task.outputs],
+        "shapes": [{"family": s.family, "dims": dict(s.dims), "reason": s.reason} for s in task.shapes],
+        "peers": list(task.peers),
+        "distributions": list(task.distributions),
+        "path": str(task.source_path),
+    }
+
+
+def _program_data(name: str, source: str, kernel: Any) -> dict[str, Any]:
+    return {"id": name, "digest": kernel.program.digest, "explain": kernel.program.explain(), "source": source}
+
+
+def _kept_data(kept: kernels.Kept) -> dict[str, Any]:
+    from coda.kernel import from_json
+
+    from ..keeping.promote import state_of
+
+    try:
+        state = state_of(kept, load(kept.task))
+    except UnknownTask:
+        state = state_of(kept, None)
+    program = from_json(kept.program_json).program if kept.program_json is not None else None
+    return {
+        "id": kept.id,
+        "task": kept.task,
+        "state": f"{state.word}: {state.reason}" if state.reason else state.word,
+        "digest": program.digest if program else None,
+        "explain": program.explain() if program else "never traced",
+        "source": kept.source,
+        "provenance": kept.provenance,
+        "path": str(kept.folder),
+    }
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    shown = {name: value for name, value in values.items() if value not in (None, "", [], {})}
+    return "\n".join(f"{name}: {value}" for name, value in shown.items()) or "no provenance is recorded"

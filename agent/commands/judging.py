@@ -1,0 +1,408 @@
+"""The commands that ask the judge, or weigh what it found: values from the command line in, an `Answer` out.
+
+    verify lint review promote compare selftest
+    Judging     how to judge, as the flags say
+
+A command looks things up, calls the module of its name in `agent.verify` or `agent.keeping`, and arranges what that found for
+people and for programs. Neighbours: `author` has `author` and `replay`, `catalogue` has `list` and `show`, `doctor` itself and
+`--version`; `cli.py` parses, `terminal` speaks, `render` draws.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UsageError
+from ..keeping import shelves as kernels
+from ..records import Status, Verdict
+from ..task import Task, find, load
+from . import render
+from .terminal import Answer, Exit, Failure, Terminal
+
+if TYPE_CHECKING:
+    from ..keeping.review import Judge
+    from ..verify.judge import Options
+
+
+_ARCH = re.compile(r"sm_\d{2,3}[a-z]?")
+
+
+@dataclass(frozen=True)
+class Judging:
+    """How to judge."""
+
+    arch: str = "sm_90"
+    backends: tuple[str, ...] = ()
+    gpu: bool = True
+
+    def check(self) -> None:
+        """Cheap, before anything slow is imported. Raises `UsageError` for a backend or an architecture that does not exist."""
+        from coda.backends import registry
+
+        if _ARCH.fullmatch(self.arch) is None:
+            raise UsageError(f"--arch {self.arch!r} is no architecture", hint="write it like sm_80, sm_90 or sm_100")
+        for name in self.backends:
+            if name not in registry.MODULES or name == "reference":
+                fused = ", ".join(n for n in registry.MODULES if n != "reference")
+                raise UsageError(f"--backend {name!r} is no fused backend", hint=f"there are: {fused}")
+
+    def options(self, schedule: Mapping[str, Any] | None = None) -> Options:
+        """For the judge."""
+        from ..verify.judge import Options
+
+        submitted = None if schedule is None else dict(schedule)
+        return Options(arch=self.arch, backends=self.backends, device=self.gpu, schedule=submitted)
+
+    def judge(self, terminal: Terminal) -> Judge:
+        """The real judge with these options, telling which gate runs."""
+        from ..verify.judge import Progress
+        from ..verify.judge import judge as real
+
+        def told(progress: Progress) -> None:
+            if progress.record is not None:
+                terminal.detail(f"gate {progress.gate}: {progress.record.status} in {progress.record.seconds:.2f} s")
+
+        def call(source: str, task: Task, schedule: Mapping[str, Any] | None) -> Verdict:
+            return real(source, task, options=self.options(schedule), on_progress=told)
+
+        return call
+
+
+def exit_of(verdict: Verdict) -> Exit:
+    """0 for a pass; 4 where a gate refused; 5 where only the machine stands in the way."""
+    if verdict.passed:
+        return Exit.OK
+    return Exit.ENVIRONMENT if verdict.status in (Status.NOT_RUN, Status.INFRA_ERROR) else Exit.REFUSED
+
+
+# verify and lint ------------------------------------------------------------------------------------------------------
+
+
+def verify(terminal: Terminal, file: Path, task_text: str, schedule: Path | None, judging: Judging) -> Answer:
+    """The command `verify`."""
+    judging.check()
+    task_id = find(task_text).id
+    source = _read(file)
+    submitted = _schedule(schedule) if schedule is not None else None
+    task = load(task_id)
+    verdict = judging.judge(terminal)(source, task, submitted)
+    data = {
+        "file": str(file),
+        "task": task.id,
+        "verdict": str(verdict.status),
+        "passed": verdict.passed,
+        "first_failure": verdict.first_failure,
+        "gates": render.gate_rows(verdict),
+        "kind": verdict.kind,
+        "program_digest": verdict.program_digest,
+        "source_sha256": verdict.source_sha256,
+        "seeds": verdict.seeds,
+        "environment": verdict.environment.model_dump(mode="json"),
+    }
+    code = exit_of(verdict)
+    failure = None if code is Exit.OK else _refusal(verdict)
+    return Answer(data, lambda: _shown(verdict), code, failure)
+
+
+def _shown(verdict: Verdict) -> Iterator[Any]:
+    yield render.gate_table(verdict.gates)
+    yield render.verdict_line(verdict)
+
+
+def _refusal(verdict: Verdict) -> Failure:
+    """Which gate, which word, and what to change: as an author is told."""
+    from ..verify.feedback import digest
+
+    if verdict.first_failure is None:
+        missing = "; ".join(f"{g.name}: {g.reason}" for g in verdict.not_run if g.name != "bench")
+        return Failure(
+            "not-proven", f"no pass on this machine: {missing}", "`coda-agent doctor` says what is missing here"
+        )
+    gate = verdict.gate(verdict.first_failure)
+    said = " ".join(gate.reason.split())
+    more = [finding for finding in digest(verdict).findings if finding not in said]
+    advice = "; ".join(more) or "change the kernel accordingly, and verify it again"
+    code = str(gate.status).lower().replace("_", "-")
+    return Failure(code, f"gate {gate.name}: {gate.status}: {gate.reason}", advice)
+
+
+def _read(file: Path) -> str:
+    """A kernel file as text; bytes that are no UTF-8 survive for the static gate to refuse."""
+    try:
+        return file.read_bytes().decode("utf-8", "surrogateescape")
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise UsageError(f"{str(file)!r} cannot be read: {error.strerror}", hint="name a kernel file") from error
+
+
+def _schedule(file: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(
+            f"--schedule {str(file)!r} cannot be read: {error}", hint='write JSON like {"tile_m": 128}'
+        ) from error
+    if not isinstance(data, dict):
+        raise UsageError(
+            f"--schedule {str(file)!r} holds a {type(data).__name__}", hint='write JSON like {"tile_m": 128}'
+        )
+    return data
+
+
+def lint(terminal: Terminal, task_text: str) -> Answer:
+    """The command `lint`."""
+    from ..verify.lint import lint_in_worker
+
+    task = load(find(task_text).id)
+    report = lint_in_worker(task)
+
+    def show() -> Iterator[Any]:
+        yield f"{task.id}: {report.status}: {report.killed} of {report.tried} wrong programs refused, in {report.seconds:.1f} s"
+        yield from (f"survives: {line}" for line in report.survivors)
+        yield from (f"problem: {line}" for line in report.problems)
+
+    failure = None
+    if not report.ok:
+        failure = Failure(
+            "invalid-spec",
+            f"the task {task.id!r} does not refuse wrong kernels",
+            "change its shapes, inputs or baseline",
+        )
+    return Answer(report.model_dump(mode="json"), show, Exit.REFUSED if failure else Exit.OK, failure)
+
+
+# review and promote ---------------------------------------------------------------------------------------------------
+
+
+def review(terminal: Terminal, name: str, judging: Judging, into: Path | None) -> Answer:
+    """The command `review`."""
+    from ..keeping.review import review as run
+
+    judging.check()
+    settings = terminal.settings()
+    kept = kernels.find(name, folders=kernels.shelves(settings), runs=settings.runs_dir)
+    terminal.run_path = kept.run
+    task = load(kept.task)
+    terminal.say(f"reviewing {kept.id} for task {task.id}, from its source")
+    written = run(kept, task, judging.judge(terminal), into=into)
+    found, verdict = written.review, written.review.verdict
+    data = {
+        "kernel": kept.id,
+        "folder": str(kept.folder),
+        "task": task.id,
+        "accepted": found.accepted,
+        "refusals": list(found.refusals),
+        "verdict": str(verdict.status),
+        "gates": render.gate_rows(verdict),
+        "recorded_digest": found.recorded_digest,
+        "retraced_digest": found.retraced_digest,
+        "tree_digest": found.tree_digest,
+        "markdown": str(written.markdown),
+        "html": str(written.html),
+    }
+
+    def show() -> Iterator[Any]:
+        yield from _shown(verdict)
+        yield f"program.json {found.recorded_digest[:12] or 'missing'}, kernel.py retraced {found.retraced_digest[:12] or 'not traced'}"
+        yield from (f"refused: {reason}" for reason in found.refusals)
+
+    code, failure = Exit.OK, None
+    if not found.accepted:
+        code = Exit.ENVIRONMENT if found.unproven else Exit.REFUSED
+        failure = Failure(
+            "not-proven" if found.unproven else "review-refused", "; ".join(found.refusals), f"read {written.markdown}"
+        )
+    follow = (
+        f'coda-agent promote {kept.handle} --reviewer NAME --note "…"'
+        if found.accepted and kept.origin == "kernel"
+        else ""
+    )
+    return Answer(data, show, code, failure, paths=(("packet", written.markdown), ("page", written.html)), next=follow)
+
+
+def promote(
+    terminal: Terminal,
+    name: str,
+    *,
+    reviewer: str,
+    note: str,
+    waiver: str | None,
+    replace: bool,
+    dry_run: bool,
+    yes: bool,
+) -> Answer:
+    """The command `promote`."""
+    from ..keeping import promote as promotion
+    from ..keeping.reviews import latest
+
+    settings = terminal.settings()
+    kept = kernels.find(name, folders=kernels.shelves(settings), runs=settings.runs_dir)
+    task = load(kept.task)
+    record = promotion.prepare(kept, task, latest(kept), reviewer=reviewer, note=note, waiver=waiver, replace=replace)
+    path = kept.folder / promotion.FILE
+    data = {"dry_run": dry_run, "path": str(path), "promotion": record.model_dump(mode="json", by_alias=True)}
+    warnings = [f"no GPU evidence: waived, {record.waiver!r}"] if record.waiver else []
+    slower = [
+        f"{b.shape} on {b.gpu}" for b in record.benchmarks if any("slower" in word for word in b.against.values())
+    ]
+    if slower:
+        warnings.append(f"slower than a peer at {'; '.join(slower)}")
+
+    def show() -> Iterator[Any]:
+        held = record.envelope
+        sizes = (
+            ", ".join(f"{name} a multiple of {step}" for name, step in held.multiple_of.items() if step > 1)
+            or "any sizes"
+        )
+        yield f"{kept.id}: {'would be promoted' if dry_run else 'promoted'} by {record.reviewer}"
+        yield (
+            f"envelope: {', '.join(held.arch) or 'no architecture'}; {', '.join(held.dtypes) or 'no dtype'}; {sizes}; "
+            + ", ".join(f"{package} {version}" for package, version in held.toolchain.items())
+        )
+        yield from (f"measured: {b.shape} {b.dtype} on {b.gpu}: {b.us:.1f} µs" for b in record.benchmarks)
+        yield from record.trailers
+
+    if dry_run:
+        return Answer(data, show, warnings=tuple(warnings), paths=(("would write", path),))
+    terminal.confirm(
+        f"promote {kept.id} in the name of {record.reviewer!r}?", yes=yes, hint="--yes answers for scripts"
+    )
+    promotion.write(kept, record)
+    return Answer(
+        data, show, warnings=tuple(warnings), paths=(("written", path),), next=f"coda-agent compare {kept.task}"
+    )
+
+
+# compare --------------------------------------------------------------------------------------------------------------
+
+ROW_COLUMNS = (
+    "kernel",
+    "author",
+    "digest",
+    "gpu",
+    "shape",
+    "dtype",
+    "us",
+    "tflops",
+    "cublas",
+    "compiled",
+    "best_peer",
+    "floor",
+    "verdict",
+)
+HEADERS = {
+    "us": "µs p50 (p20 to p80)",
+    "tflops": "TFLOP/s",
+    "cublas": "% of cuBLAS",
+    "compiled": "time/compile",
+    "best_peer": "time/best peer",
+    "floor": "% of floor",
+    "gpu": "GPU",
+}
+
+
+def compare(terminal: Terminal, texts: Sequence[str], threshold: float | None) -> Answer:
+    """The command `compare`."""
+    from ..keeping import compare as comparing
+
+    settings = terminal.settings()
+    subjects = comparing.gather(texts, folders=kernels.shelves(settings), runs=settings.runs_dir)
+    if threshold is not None and (threshold < 0 or len(subjects) < 2):
+        raise UsageError(
+            f"--threshold {threshold:g} with {len(subjects)} kernel(s)",
+            hint="name two kernels and a percentage of 0 or more",
+        )
+    found = comparing.compare(subjects)
+
+    def show() -> Iterator[Any]:
+        listed = [
+            {
+                "kernel": s.id,
+                "author": f"{s.author}: {s.who}",
+                "digest": s.digest[:12],
+                "measured": len(s.found.records),
+            }
+            for s in subjects
+        ]
+        yield render.table_of(listed, ["kernel", "author", "digest", "measured"], right=["measured"])
+        yield from (f"same program: {' = '.join(ids)}" for ids in found.same)
+        if found.rows:
+            rows = [{HEADERS.get(name, name): value for name, value in vars(row).items()} for row in found.rows]
+            columns = [HEADERS.get(name, name) for name in ROW_COLUMNS]
+            yield render.heading("measured")
+            yield render.table_of(rows, columns, right=columns[6:9])
+        yield from found.verdicts
+        yield from (f"not measured: {sentence}" for sentence in found.not_measured)
+
+    code, failure = _threshold(comparing.regression(subjects, threshold) if threshold is not None else None)
+    return Answer(found.to_dict(), show, code, failure)
+
+
+def _threshold(found: tuple[list[str], bool] | None) -> tuple[Exit, Failure | None]:
+    if found is None:
+        return Exit.OK, None
+    slower, compared = found
+    if slower:
+        return Exit.REGRESSION, Failure("regression", "; ".join(slower), "measure again, or author a faster one")
+    if not compared:
+        return Exit.ENVIRONMENT, Failure(
+            "not-measured", "these kernels have no measured setting in common", "review both on one GPU"
+        )
+    return Exit.OK, None
+
+
+# selftest -------------------------------------------------------------------------------------------------------------
+
+
+def selftest(terminal: Terminal, full: bool) -> Answer:
+    """The command `selftest`."""
+    from ..verify.selftest import Row, SelfTest, run
+
+    def told(row: Row) -> None:
+        terminal.say(
+            f"{'ok' if row.ok else 'NOT OK'}  {row.id}  {row.title}: {row.gate or 'nothing'} said {row.status}"
+        )
+
+    report: SelfTest = run(quick=not full, on_row=told)
+    columns = ["id", "title", "expected", "caught by", "word", "ok"]
+
+    def rows(found: Sequence[Row]) -> list[dict[str, Any]]:
+        return [
+            {
+                "id": r.id,
+                "title": r.title,
+                "expected": r.expected,
+                "caught by": r.gate or "nothing",
+                "word": r.status,
+                "ok": "yes" if r.ok else "NO",
+            }
+            for r in found
+        ]
+
+    def show() -> Iterator[Any]:
+        yield render.heading("exploits")
+        yield render.table_of(rows(report.exploits), columns)
+        yield render.heading("honest controls")
+        yield render.table_of(rows(report.controls), ["id", "title", "word", "ok"])
+        yield report.summary()
+
+    failure = None
+    if not report.ok:
+        wrong = [f"missed {row.id}" for row in report.missed] + [
+            f"falsely refused {row.id}" for row in report.false_rejections
+        ]
+        failure = Failure(
+            "selftest",
+            "; ".join(wrong),
+            "the judge is at fault, not the kernels: do not trust its verdicts until it is mended",
+        )
+    data = {
+        **report.model_dump(mode="json"),
+        "missed": len(report.missed),
+        "false_rejections": len(report.false_rejections),
+    }
+    return Answer(data, show, Exit.REFUSED if failure else Exit.OK, failure)

@@ -1,0 +1,242 @@
+"""Records drawn for a terminal: the gate table, listings, the comparison, progress. The only file but `cli.py` that knows rich.
+
+Colour only repeats what the text says: green a pass, red a refusal, yellow what did not run or needs a person, cyan a path.
+NO_COLOR, FORCE_COLOR and TERM=dumb are honoured by rich itself. What is not a terminal gets one record per line, unwrapped,
+so that it can be searched; a narrow terminal gets wrapped cells and loses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, Protocol, TextIO
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..records import GateRecord, Status, Verdict
+from ..runs.events import Asked, Event, Judged, Judging, Kept, Replied, ReplyUnusable, Resumed, Started, Stopped, Warned
+from .terminal import write_line
+
+PIPE_WIDTH = 400
+"""Columns where nobody sees an edge: records stay on one line."""
+STYLE = {"good": "green", "bad": "bold red", "open": "yellow", "path": "cyan", "dim": "dim"}
+
+
+def console(stream: TextIO, color: str = "auto") -> Console:
+    """A console on a stream under `--color`."""
+    forced = {"auto": None, "always": True, "never": None}[color]
+    made = Console(
+        file=stream,
+        force_terminal=forced,
+        no_color=True if color == "never" else False if color == "always" else None,
+        color_system="standard" if color == "always" else "auto",
+        highlight=False,
+        emoji=False,
+        markup=False,
+        legacy_windows=False,
+    )
+    if not _is_terminal(stream):
+        made = Console(
+            file=stream,
+            width=PIPE_WIDTH,
+            force_terminal=forced,
+            no_color=made.no_color,
+            color_system="standard" if color == "always" else "auto",
+            highlight=False,
+            emoji=False,
+            markup=False,
+            legacy_windows=False,
+        )
+    return made
+
+
+def draw(stream: TextIO, color: str, items: Iterable[Any]) -> None:
+    """Lines of text and renderables, one after the other. Lines are never wrapped: a terminal does that by itself."""
+    target = console(stream, color)
+    for item in items:
+        with target.capture() as drawn:
+            target.print(item, soft_wrap=isinstance(item, str | Text))
+        for line in drawn.get().splitlines():  # cells are padded to their column, the last one for nothing
+            write_line(stream, line.rstrip())
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    try:
+        return stream.isatty()
+    except (AttributeError, ValueError):
+        return False
+
+
+def error_line(message: str) -> Text:
+    """`error: …`."""
+    return Text.assemble(("error", STYLE["bad"]), ": ", message)
+
+
+# gates ----------------------------------------------------------------------------------------------------------------
+
+
+def gate_word(gate: GateRecord) -> Text:
+    """What a gate says in one line: PASS, `not run: reason`, or its failure word with the reason."""
+    if gate.status is Status.NOT_RUN:
+        return Text(f"not run: {gate.reason}", style=STYLE["open"])
+    style = STYLE["good"] if gate.status.good else STYLE["open"] if gate.status is Status.SUSPECT else STYLE["bad"]
+    word = Text(str(gate.status), style=style)
+    return Text.assemble(word, f"  {gate.reason}") if gate.reason else word
+
+
+def gate_table(gates: Iterable[GateRecord]) -> Table:
+    """One line per gate."""
+    table = _table("gate", ("s", "right"), "result")
+    for gate in gates:
+        seconds = "" if gate.status is Status.NOT_RUN else f"{gate.seconds:.2f}"
+        table.add_row(gate.name, seconds, gate_word(gate))
+    return table
+
+
+def gate_rows(verdict: Verdict) -> list[dict[str, Any]]:
+    """The gates for `--json`."""
+    return [gate.model_dump(mode="json") for gate in verdict.gates]
+
+
+def verdict_line(verdict: Verdict) -> Text:
+    """The whole in one line."""
+    if verdict.passed:
+        open_gates = [g.name for g in verdict.not_run]
+        rest = f" ({', '.join(open_gates)} not run)" if open_gates else ""
+        return Text.assemble("verdict: ", (str(verdict.status), STYLE["good"]), rest)
+    style = STYLE["open"] if verdict.status in (Status.NOT_RUN, Status.SUSPECT) else STYLE["bad"]
+    where = f" at gate {verdict.first_failure}" if verdict.first_failure else ""
+    if verdict.status is Status.NOT_RUN:
+        where = f": {', '.join(g.name for g in verdict.not_run)} could not run, so this is no pass"
+    return Text.assemble("verdict: ", (str(verdict.status), style), where)
+
+
+# tables ---------------------------------------------------------------------------------------------------------------
+
+
+def table_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, right: Sequence[str] = ()) -> Table:
+    """Rows by column name; a missing or None cell is empty."""
+    table = _table(*((name, "right") if name in right else name for name in columns))
+    for row in rows:
+        table.add_row(*(_cell(row.get(name)) for name in columns))
+    return table
+
+
+def checks_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """What `doctor` found."""
+    table = _table("", "check", "found")
+    style = {"ok": STYLE["good"], "note": STYLE["dim"], "warning": STYLE["open"], "problem": STYLE["bad"]}
+    for row in rows:
+        found = Text(str(row["found"]))
+        if row.get("hint"):
+            found.append(f"\nhint: {row['hint']}", style=STYLE["dim"])
+        table.add_row(Text(str(row["status"]), style=style.get(str(row["status"]), "")), str(row["check"]), found)
+    return table
+
+
+def heading(text: str) -> Text:
+    """A line above a block."""
+    return Text(text, style="bold")
+
+
+def path(value: object) -> Text:
+    """A path."""
+    return Text(str(value), style=STYLE["path"])
+
+
+def _table(*columns: str | tuple[str, str]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", show_header=True)
+    for column in columns:
+        name, side = column if isinstance(column, tuple) else (column, "left")
+        justify: Literal["left", "right"] = "right" if side == "right" else "left"
+        table.add_column(name, justify=justify, overflow="fold")
+    return table
+
+
+def _cell(value: Any) -> Text:
+    if value is None:
+        return Text("")
+    if isinstance(value, (list, tuple)):
+        return Text(", ".join(map(str, value)))
+    return Text(str(value))
+
+
+# progress -------------------------------------------------------------------------------------------------------------
+
+
+def money(usd: float | None) -> str:
+    """A cost as text; unknown is not zero."""
+    return "cost unknown" if usd is None else f"${usd:.4f}" if 0 < usd < 0.01 else f"${usd:.2f}"
+
+
+def event_line(event: Event) -> str | None:
+    """One line of progress; None for an event that says nothing new to a person."""
+    match event:
+        case Started():
+            shown = f", {len(event.shown)} examples shown"
+            withheld = f", withheld {', '.join(event.withheld)}" if event.withheld else ""
+            return f"task {event.task}, {event.llm} ({event.model}){shown}{withheld}"
+        case Resumed():
+            return f"resumed: {event.replies} replies and {event.verdicts} verdicts on disk are reused"
+        case Warned():
+            return f"warning: {event.message}"
+        case Replied():
+            cost = f", {money(event.cost_usd)}" if event.billed else ""
+            reused = ", read from the run" if event.reused else ""
+            return f"round {event.round}: reply of {event.usage.total} tokens from {event.model}{cost}{reused}"
+        case ReplyUnusable():
+            return f"round {event.round}: no kernel in the reply ({event.problem}): {event.message}"
+        case Judging():
+            return f"round {event.round}: judging"
+        case Judged():
+            gates = "  ".join(f"{name} {'-' if status is Status.NOT_RUN else status}" for name, status in event.gates)
+            return f"round {event.round}: {event.status}  [{gates}]"
+        case Kept():
+            return f"kept: {event.id}" + (" (the same program was kept already)" if event.same_program else "")
+        case Stopped():
+            return f"stopped: {event.reason}"
+    return None
+
+
+class Heard(Protocol):
+    """What the judge tells: see `agent.verify.judge.Progress`."""
+
+    @property
+    def gate(self) -> str: ...
+
+    @property
+    def state(self) -> str: ...
+
+
+class Progress:
+    """What a run tells its events to: on a terminal lines above a transient spinner, elsewhere a plain line per round."""
+
+    def __init__(self, say: Callable[[str], None], live: Console | None = None) -> None:
+        self._say, self._live = say, live
+        self._status = live.status("starting", spinner="dots") if live is not None else None
+
+    def __enter__(self) -> Progress:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def gate(self, progress: Heard) -> None:
+        """Told by the judge: a gate starts or has ended."""
+        if self._status is not None and progress.state == "started":
+            self._status.update(f"gate {progress.gate}")
+
+    def __call__(self, event: Event) -> None:
+        line = event_line(event)
+        if self._status is None or self._live is None:
+            if line is not None and not isinstance(event, Judging | Replied):
+                self._say(line)
+        elif isinstance(event, Asked | Judging):
+            what = "waiting for the model" if isinstance(event, Asked) else "judging"
+            self._status.update(f"round {event.round}: {what}")
+        elif line is not None:
+            self._live.print(line, soft_wrap=True)

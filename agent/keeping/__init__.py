@@ -1,0 +1,15 @@
+"""What becomes of a passing kernel: kept, reviewed afresh, promoted by a person, compared with others.
+
+Modules, in the order in which they build on each other:
+
+    keep.py       writes a kernel's folder from the evidence of a run
+    shelves.py    finds a kernel that a person names, and reads its folder
+    measured.py   what was timed of it, wherever that was recorded
+    reviews.py    the record of a review
+    packet.py     what a reviewer reads: REVIEW.md and review.html, from templates/
+    review.py     judges it again from scratch, and writes both
+    promote.py    a named person vouches for it, inside an envelope
+    compare.py    kernels side by side, with what was measured and what was not
+
+The folders themselves are the package `authored_kernels`, which imports nothing of the tool.
+"""

@@ -1,0 +1,142 @@
+"""A verdict as feedback for its author, and as a figure for the loop.
+
+    refused, passed    what may be told of a verdict
+    floor_fraction     how near it comes to the speed that no kernel can beat
+
+Evidence is read key by key (an allow list): `agent.verify.feedback` words the classes of wrong values, the messages of the static
+gate and of tracing are passed on in full, and free text of a numerical gate has its numbers masked, since they may be sizes or
+values of the run. Neighbours: `feedback` has the records, `agent.authoring` uses these.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from coda.bench.record import BenchRecord
+
+from ..records import GateRecord, Verdict
+from ..verify.feedback import digest
+from .feedback import Passed, Refused, Timing
+
+_NUMBER = re.compile(r"(?<![A-Za-z_0-9.])\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+
+
+def refused(attempt: int, verdict: Verdict) -> Refused:
+    """The feedback of a verdict with a failed gate."""
+    assert verdict.first_failure is not None
+    gate = verdict.gate(verdict.first_failure)
+    messages: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    line: int | None = None
+    match gate.name:
+        case "static":
+            messages, line = _findings(gate)
+        case "trace":
+            messages, line = _trace_error(gate)
+        case "compile":
+            messages = digest(verdict).findings
+        case "bench":
+            messages = (mask(gate.reason),)
+        case "algebra" | "numerics":
+            if any(failure.get("output") for failure in _failures(gate)):
+                classes = digest(verdict).findings
+            else:
+                messages = (mask(gate.reason),)
+    return Refused(
+        attempt=attempt,
+        gate=gate.name,
+        status=gate.status,
+        passed=tuple(g.name for g in verdict.gates if g.status.good),
+        messages=messages,
+        line=line,
+        classes=classes,
+    )
+
+
+def passed(attempt: int, verdict: Verdict, goal: float | None) -> Passed:
+    """The feedback of a pass."""
+    records = _records(verdict)
+    schedules = {**records[0].of(records[0].kernel).config} if records else {}
+    return Passed(
+        attempt=attempt,
+        status=verdict.status,
+        timings=tuple(map(_timing, records)),
+        goal=goal,
+        schedule=tuple((str(name), json.dumps(value, sort_keys=True)) for name, value in sorted(schedules.items())),
+    )
+
+
+def floor_fraction(verdict: Verdict) -> float | None:
+    """Geometric mean over the benchmark shapes of the floor's time over the kernel's; None where bench did not run."""
+    found = [t.floor_fraction for t in map(_timing, _records(verdict))]
+    known = [f for f in found if f is not None and f > 0]
+    if not known or len(known) < len(found):
+        return None
+    return math.exp(sum(math.log(f) for f in known) / len(known))
+
+
+def mask(text: str) -> str:
+    """Text without its numbers, which may be sizes or values of the run; names such as float32 stay."""
+    return _NUMBER.sub("#", text)
+
+
+# static and trace: the author's own file, in full -------------------------------------------------------------------
+
+
+def _findings(gate: GateRecord) -> tuple[tuple[str, ...], int | None]:
+    found = [f for f in _list(gate.evidence.get("findings")) if "message" in f]
+    lines = [f"line {f.get('line', '?')}: {f['message']} [{f.get('rule', '')}]" for f in found]
+    first = found[0].get("line") if len(found) == 1 else None
+    return (tuple(lines) or (gate.reason,)), first if isinstance(first, int) else None
+
+
+def _trace_error(gate: GateRecord) -> tuple[tuple[str, ...], int | None]:
+    """The error as `coda` words it, or what differs from the task's interface."""
+    error = gate.evidence.get("error")
+    if isinstance(error, dict) and isinstance(error.get("message"), str):
+        text, hint, line = str(error["message"]), error.get("hint"), error.get("line")
+        if isinstance(hint, str) and hint not in text:
+            text += f"\n  hint: {hint}"
+        return (f"{error.get('code', 'error')}: {text}",), line if isinstance(line, int) else None
+    differs = tuple(str(m["message"]) for m in _list(gate.evidence.get("interface")) if "message" in m)
+    return (differs or (gate.reason,)), None
+
+
+def _failures(gate: GateRecord) -> Iterator[Mapping[str, Any]]:
+    """Those of `numerics` are kept per backend."""
+    yield from _list(gate.evidence.get("failures"))
+    backends = gate.evidence.get("backends")
+    for said in backends.values() if isinstance(backends, dict) else ():
+        if isinstance(said, dict):
+            yield from _list(said.get("failures"))
+
+
+def _list(value: object) -> list[Mapping[str, Any]]:
+    return [x for x in value if isinstance(x, dict)] if isinstance(value, list) else []
+
+
+# speed ------------------------------------------------------------------------------------------------------------------
+
+
+def _records(verdict: Verdict) -> list[BenchRecord]:
+    """The benchmark records of a passed bench gate, one per shape."""
+    bench = verdict.gate("bench")
+    if not bench.status.good:
+        return []
+    found = [shape["record"] for shape in _list(bench.evidence.get("shapes")) if isinstance(shape.get("record"), dict)]
+    return [BenchRecord.from_json(json.dumps({**record, "format": "coda.bench/1"})) for record in found]
+
+
+def _timing(record: BenchRecord) -> Timing:
+    peers = {c.peer: record.of(c.peer).median * 1e6 for c in record.compared}
+    return Timing(
+        shape=" ".join(f"{name}={length}" for name, length in record.dims.items()),
+        us=record.of(record.kernel).median * 1e6,
+        floor_us=record.floor.seconds * 1e6,
+        peers=tuple(sorted(peers.items(), key=lambda item: item[1])),
+        verdict=record.best_peer.word if record.best_peer else "",
+    )
