@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from coda.bench.timing import NOISE, GpuBusy, Sample, compare, gpu_lock, measure, paper, summary
+from coda.bench.timing import NOISE, GpuBusy, Sample, compare, gpu_lock, longer_backlog, measure, paper, summary
 
 pytestmark = pytest.mark.null
 
@@ -126,3 +126,12 @@ def test_the_published_protocol_runs_one_after_the_other() -> None:
     assert order == ["a"] * 32 + ["b"] * 32
     assert found["b"][0] == pytest.approx(2e-3, rel=0.01)
     assert 0 < found["a"][1] < 5e-5
+
+
+def test_the_backlog_covers_the_host() -> None:
+    assert longer_backlog(0.5e-3, 1e-3) is None
+    assert longer_backlog(1.5e-3, 1e-3) == 3e-3
+    assert longer_backlog(0.8e-3, 1e-3) == 1.6e-3
+    assert longer_backlog(1.0, 1e-3) == 0.02  # a call that waits for the device
+    assert longer_backlog(1.0, 0.02) is None
+    assert longer_backlog(1.0, 0) is None  # the published protocol has none
