@@ -12,11 +12,12 @@ Fields of a `Schedule` that quack's mainloop does not know (warps, stages, split
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import math
 import re
 
-from coda.backends.cutedsl.lowering import Lowered
+from coda.backends.cutedsl.lowering import TILE_COLUMNS, Lowered
 from coda.backends.cutedsl.shared import Anatomy
 from coda.errors import BadSchedule, Unsupported
 from coda.problem import ITEM_BYTES, Problem, Schedule
@@ -72,6 +73,11 @@ def check(schedule: Schedule, lowered: Lowered, generation: int) -> None:
     step = 32 if (lowered.mode == "acc_pair" and lowered.stores) or m == 192 else 16
     if n % step or n > 256:
         raise BadSchedule("Schedule.tile_n", got=n, expected=f"a multiple of {step} up to 256 here")
+    for port in lowered.ports:
+        if n % port.whole:
+            raise BadSchedule(
+                "Schedule.tile_n", got=n, expected=f"a multiple of {port.whole}, since {port.operand} repeats"
+            )
     if (
         schedule.cluster_m * schedule.cluster_n > 4
         or schedule.cluster_m not in (1, 2, 4)
@@ -130,8 +136,8 @@ def stages(schedule: Schedule, lowered: Lowered, problem: Problem) -> int:
     loaded = sum(_bytes(problem, p.operand, p.view) for p in lowered.ports if p.how == "tile")
     vectors = 0
     for port in lowered.ports:
-        if port.how in ("row", "col", "index"):
-            vectors += (n if port.how == "row" else m) * (
+        if port.how in ("row", "spread", "col", "index"):
+            vectors += (n if port.how in ("row", "spread") else m) * (
                 4 if port.view else ITEM_BYTES[problem.spec(port.operand).dtype]
             )
     vectors += sum(4 * n * (7 if cooperative else 3) for s in lowered.sinks if s.statistic.axis == "col")
@@ -159,6 +165,18 @@ def _bytes(problem: Problem, name: str, view: bool, half: bool = False) -> int:
 
 def default(program: EpilogueProgram, problem: Problem) -> Schedule:
     """What an untuned call runs: measured best or near it for light and heavy epilogues at 512, 4096 and 8192."""
+    chosen = _measured(program, problem)
+    whole = math.lcm(*(int(o.period / o.width) for o in program.operands if o.period)) if program.operands else 1
+    if chosen.tile_n % whole == 0:
+        return chosen
+    fits = [n for n in TILE_COLUMNS if n % whole == 0]
+    n = fits[0] if fits else chosen.tile_n
+    return dataclasses.replace(
+        chosen, tile_n=n, pingpong=chosen.pingpong and n <= PINGPONG_COLUMNS.get(chosen.tile_m, 0)
+    )
+
+
+def _measured(program: EpilogueProgram, problem: Problem) -> Schedule:
     if family(problem.arch) == 100:
         return Schedule(backend="cutedsl", tile_m=128, tile_n=128, cluster_m=1)
     cluster = 2 if problem.m > 128 else 1

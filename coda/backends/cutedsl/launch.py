@@ -28,7 +28,7 @@ from quack.epilogue.ops import ColVecLoad, RowVecLoad, Scalar, TileLoad
 from quack.gemm_config import GemmConfig
 
 from coda.backends.cutedsl import configs, finish, operators
-from coda.backends.cutedsl.lowering import FOLDS, Lowered, Port, Sink, lower
+from coda.backends.cutedsl.lowering import FOLDS, PLACES, Lowered, Port, Sink, lower
 from coda.backends.cutedsl.shared import Anatomy
 from coda.errors import CompileError, DTypeUnsupported, Unsupported
 from coda.problem import Problem, Schedule
@@ -102,6 +102,8 @@ def modified(lowered: Lowered) -> Any:
 def _port(port: Port) -> Any:
     if port.how in ("scalar", "count"):
         return Scalar(port.name, dtype=cutlass.Int32 if port.is_int else cutlass.Float32)
+    if port.how == "spread":
+        return operators.SpreadRow(port.name, port.half, port.period)
     return {"tile": TileLoad, "row": RowVecLoad, "col": ColVecLoad, "index": ColVecLoad}[port.how](port.name)
 
 
@@ -167,7 +169,7 @@ class Runner:
         shapes: dict[str, Any] = {"a": (p.m, p.k), "b": (p.k, p.n)}
         shapes |= {o.name: o.shape(p.m, p.n) for o in self.program.operands if o.kind != "scalar"}
         shapes |= {f"out.{o.name}": self.program.output_shape(o.name, p.m, p.n) for o in self.program.outputs}
-        shapes |= {"row_index": (p.m,), "column_index": (p.n,)}
+        shapes |= {name: (count,) for name, count in self._counts.items()}
         stands = {name: self._stand(name, shape, device) for name, shape in shapes.items()}
         operands: dict[str, Any] = {}
         for port in self.lowered.ports:
@@ -245,11 +247,18 @@ class Runner:
             return lambda tensors: size
         if port.how == "scalar":
             return functools.partial(_scalar, name, port.is_int)
-        if name in ("row_index", "column_index"):
-            return functools.partial(self._numbers, self.problem.m if name == "row_index" else self.problem.n)
+        if name in PLACES:
+            return functools.partial(self._numbers, self._counts[name])
         if port.view:
             return lambda tensors: tensors[name].view(torch.float32)
+        if port.how != "tile" and self.problem.spec(name).dtype == "int64":
+            return lambda tensors: _aligned(tensors[name])
         return lambda tensors: tensors[name]
+
+    @functools.cached_property
+    def _counts(self) -> dict[str, int]:
+        """Lengths of the vectors of positions."""
+        return dict(zip(PLACES, (self.problem.m, self.problem.n, self.problem.n // 2), strict=True))
 
     def _numbers(self, count: int, tensors: Mapping[str, Any]) -> Any:
         """0 … count - 1 on the tensors' device, made once."""
@@ -269,6 +278,11 @@ def _viewed_shape(x: Shape) -> Shape:
     ratio = torch.float32.itemsize // x.dtype.itemsize
     strides = tuple(s if s == 1 else s // ratio for s in x.strides)
     return Shape((*x.shape[:-1], x.shape[-1] // ratio), strides, torch.float32, x.device)
+
+
+def _aligned(x: Any) -> Any:
+    """The vector at a multiple of 32 bytes, which the loader of 64-bit numbers assumes; PyTorch allocates at 512."""
+    return x if x.data_ptr() % 32 == 0 else x.clone()
 
 
 def _scalar(name: str, is_int: bool, tensors: Mapping[str, Any]) -> Any:

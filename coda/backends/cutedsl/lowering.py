@@ -32,6 +32,10 @@ from coda.program import EpilogueProgram, Output
 HALF = Fraction(1, 2)
 SIXTEEN = ("bfloat16", "float16")
 FOLDS = {"sum": "add", "max": "max", "absmax": "max_abs"}
+TILE_COLUMNS = (128, 192, 256)
+"""Tiles that the shipped choice takes."""
+PLACES = ("row_index", "column_index", "half_index")
+"""Vectors of row numbers, of column numbers, and of column numbers of half the width."""
 IDENTITY = {"sum": "Float32(0.0)", "max": "Float32(-inf)", "absmax": "Float32(0.0)", "logsumexp": "Float32(-inf)"}
 
 
@@ -45,12 +49,21 @@ class Port:
 
     name: str
     how: str
-    """tile, row, col, scalar, index: quack's operator; count: M or N as an int scalar; place: row or column numbers."""
+    """tile, row, col, scalar, index: quack's operator; spread: a shorter row; count: M or N as an int scalar."""
     operand: str = ""
-    """Name in the tensors of a launch; "rows", "columns" of a count or place."""
+    """Name in the tensors of a launch; "rows" or "columns" of a count; a vector of PLACES, which the launch keeps."""
     view: bool = False
     """The tensor is seen as fp32: two 16-bit numbers of a width-2 value, or an int32, in each element."""
     is_int: bool = False
+    half: bool = False
+    """Of a spread row: each number for two columns."""
+    period: int = 0
+    """Of a spread row: its length, where it repeats."""
+
+    @property
+    def whole(self) -> int:
+        """Columns that a tile must be a multiple of."""
+        return self.period * (2 if self.half else 1) or 1
 
 
 @dataclass(frozen=True)
@@ -265,14 +278,15 @@ class _Writer:
         name, t = str(node.attr("name")), node.type
         if t.kind is Kind.SCALAR:
             return [self._port(f"x_{name}", "scalar", name, is_int=t.dtype is DType.INT)]
-        if node.attr("period"):
-            raise Inexpressible(f"{name} repeats along the columns, which has no loader here")
         spec = self.problem.spec(name)
         self._check_loadable(name, t, spec.dtype)
         bits = t.dtype is DType.INT and name not in self.converted
         pairs = t.kind is not Kind.COL and t.width == 2
-        port = self._port(f"x_{name}", str(t.kind), name, view=bits or pairs)
-        lanes = self._both(port) if self.pairs and t.kind is not Kind.COL else [port]
+        if t.kind is Kind.ROW and (node.attr("period") or t.width == HALF):
+            port = self._spread_row(name, t, int(node.attr("period")), bits)
+        else:
+            port = self._port(f"x_{name}", str(t.kind), name, view=bits or pairs)
+        lanes = self._lanes_of(port, t)
         if pairs:
             names = [f"v{i}_{k}" for k in range(2 * len(lanes))]
             for k, lane in enumerate(lanes):
@@ -280,13 +294,27 @@ class _Writer:
             return names
         return self._assign(i, [f"integer({lane})" for lane in lanes]) if bits else lanes
 
-    @staticmethod
-    def _both(port: str) -> list[str]:
-        return [f"{port}.a", f"{port}.b"]
+    def _lanes_of(self, port: str, t: Type) -> list[str]:
+        if not self.pairs or t.kind is Kind.COL:
+            return [port]
+        return [f"{port}.a"] if t.width == HALF else [f"{port}.a", f"{port}.b"]
+
+    def _spread_row(self, name: str, t: Type, period: int, bits: bool) -> str:
+        """A row that is shorter than the product's."""
+        dtype = self.problem.spec(name).dtype
+        if dtype != ("int32" if bits else "float32") or t.width == 2:
+            raise Inexpressible(
+                f"{name} is spread over the columns and is {dtype}: only float32 and int32 rows are, up to width 1"
+            )
+        port = Port(f"x_{name}", "spread", name, view=bits, half=t.width == HALF, period=period)
+        if all(n % port.whole for n in TILE_COLUMNS):
+            raise Inexpressible(f"{name} repeats every {port.whole} columns, which no tile is a multiple of")
+        self.ports.setdefault((port.name, port.how), port)
+        return port.name
 
     def _check_loadable(self, name: str, t: Type, dtype: str) -> None:
-        if t.kind is not Kind.COL and t.width == HALF:
-            raise Inexpressible(f"{name} has half the width, which the loaders of a pair mode read wrongly")
+        if t.kind is Kind.TILE and t.width == HALF:
+            raise Inexpressible(f"{name} is a tile of half the width, which the loader of a pair mode reads wrongly")
         if t.kind is not Kind.COL and t.width == 2 and (dtype not in SIXTEEN or t.dtype is DType.INT):
             raise Inexpressible(f"{name} has width 2 and dtype {dtype}: only 16-bit floats travel as pairs")
         floats = ("float32", *SIXTEEN)
@@ -298,10 +326,14 @@ class _Writer:
         """Row or column numbers: a vector that the launch keeps, loaded like any other."""
         if node.op == "row_index":
             return self._assign(i, [f"integer({self._port('n_row_index', 'col', 'row_index', view=True)})"])
-        if Fraction(str(node.attr("width"))) != 1:
-            raise Inexpressible("column numbers of another width than the product's have no loader here")
-        port = self._port("n_column_index", "row", "column_index", view=True)
-        lanes = self._both(port) if self.pairs else [port]
+        if node.type.width == 2:
+            raise Inexpressible("column numbers of twice the product's width have no loader here")
+        if node.type.width == HALF:
+            port = Port("n_half_index", "spread", "half_index", view=True, half=True)
+            self.ports.setdefault((port.name, port.how), port)
+            lanes = self._lanes_of(port.name, node.type)
+        else:
+            lanes = self._lanes_of(self._port("n_column_index", "row", "column_index", view=True), node.type)
         return self._assign(i, [f"integer({lane})" for lane in lanes])
 
     # what is stored -----------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import BFloat16, Float16, Float32, Int32, Uint32
 from quack.compile_utils import make_fake_tensor
-from quack.epilogue.ops import ColVecReduce, ColVecSelect, OnlineLSEReduce, RowVecReduce
+from quack.epilogue.ops import ColVecReduce, ColVecSelect, OnlineLSEReduce, RowVecLoad, RowVecReduce
 
 from coda.backends.cutedsl.private import asm_f32, asm_f32_of_s32, asm_s32, select_pairs, sixteen_bits
 
@@ -267,6 +267,36 @@ def fast_sin(x):
 
 def fast_cos(x):
     return cute.math.cos(x, fastmath=True)
+
+
+# vectors ---------------------------------------------------------------------------------------------------------
+
+
+class SpreadRow(RowVecLoad):
+    """A row of 32-bit numbers that is shorter than the product's: each for two columns (half the width), or repeated.
+
+    The vector is read through a layout that visits its numbers as often as they are needed; nothing is copied. A tile's
+    columns must be whole periods.
+    """
+
+    def __init__(self, name: str, half: bool, period: int) -> None:
+        super().__init__(name)
+        self.half, self.period = half, period
+
+    def config_key(self):
+        return (self.half, self.period, VERSION)
+
+    def host_fake_arg(self, key, fctx):
+        return make_fake_tensor(key[0], (cute.sym_int(),), divisibility=4)
+
+    def _get_gmem_vec(self, param, ctx):
+        twice = 2 if self.half else 1
+        if self.period:
+            times = ctx.varlen_manager.len_n() // (twice * self.period)
+            shape, stride = (twice, self.period, times), (0, 1, 0)
+        else:
+            shape, stride = (twice, cute.size(param)), (0, 1)
+        return cute.make_tensor(param.iterator, cute.make_layout((shape,), stride=(stride,)))
 
 
 # statistics ------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ Pinned operators turn quack's own checks off and its compiled signature assumes 
 from __future__ import annotations
 
 from coda.backends.cutedsl import configs
-from coda.backends.cutedsl.lowering import SIXTEEN, Inexpressible, Lowered, lower
+from coda.backends.cutedsl.lowering import PLACES, SIXTEEN, Inexpressible, Lowered, lower
 from coda.backends.registry import Support
 from coda.errors import CodaError
 from coda.problem import Problem
@@ -68,7 +68,7 @@ def _product(problem: Problem) -> str:
 
 def _operands(program: EpilogueProgram, problem: Problem, lowered: Lowered) -> str:
     for port in lowered.ports:
-        if port.how not in ("tile", "row", "col", "index") or port.operand in ("row_index", "column_index"):
+        if port.how in ("scalar", "count") or port.operand in PLACES:
             continue
         spec = problem.spec(port.operand)
         if port.how != "tile":

@@ -118,6 +118,19 @@ def special(acc, r: RowVector, t: ColVector):
     }
 
 
+def rope(acc, f: RowVector(width=0.5, period=32), r: RowVector(period=64), p: ColVector):
+    """Angles from positions and frequencies, computed in registers; rows that repeat."""
+    even, odd = unpair(acc * r)
+    angle = p * f + column_index(0.5) * 0.125
+    return {"y": pair(even * cos(angle) - odd * sin(angle), even * sin(angle) + odd * cos(angle))}
+
+
+def half_row(acc, f: RowVector(width=0.5)):
+    """A row of half the width."""
+    a, b = unpair(acc)
+    return {"h": a * f + b, "s": row_sum(b * f)}
+
+
 def maths(acc, x: Tile):
     """sin and cos far out, and the functions with a hardware approximation."""
     return {"s": store(sin(x * 4096.0) + 0 * acc, "float32"), "c": store(cos(x) + tanh(acc), "float32")}
@@ -148,6 +161,8 @@ PROGRAMS |= {
     "special": traced(special, t="int"),
     "maths": traced(maths),
     "columns_kept": traced(columns_kept),
+    "rope": traced(rope, p="int"),
+    "half_row": traced(half_row),
 }
 
 
@@ -185,8 +200,8 @@ class Case:
 
 ALIGNED, RAGGED, TINY = (512, 768, 512), (300, 1040, 264), (1, 144, 8)
 CASES = [Case(name, *ALIGNED) for name in PROGRAMS]
-CASES += [Case(name, *RAGGED) for name in PROGRAMS]
-CASES += [Case(name, *RAGGED, "float16") for name in PROGRAMS]
+CASES += [Case(name, 300, 1088 if name == "rope" else 1040, 264) for name in PROGRAMS]
+CASES += [Case(name, *RAGGED, "float16") for name in PROGRAMS if name != "rope"]
 CASES += [Case(name, *TINY) for name in ("residual_rms", "rms_swiglu", "gemm_cross_entropy", "rms_backward")]
 HEAVY = ("swiglu_backward", "rms_backward", "rms_cross_entropy", "half_sums", "bias_gelu_sums")
 CASES += [Case(name, *RAGGED, tile=t) for name in HEAVY for t in ("128x192pp", "128x256", "64x256")]
@@ -207,6 +222,11 @@ def inputs(case: Case, seed: int = 0, device: str = "cuda") -> dict[str, Any]:
         shape = o.shape(case.m, case.n)
         if o.kind == "scalar":
             tensors[o.name] = 0.5 if o.default is None else o.default
+        elif case.name == "rope":
+            tensors[o.name] = (
+                normal(*shape) if o.name != "p" else torch.randint(0, 4096, shape, generator=g, device=device)
+            )
+            tensors[o.name] = tensors[o.name].sign() * 2.0**-4 if o.name == "f" else tensors[o.name]
         elif o.dtype == "int":
             wanted = torch.randint(-9, case.n + 9, shape, generator=g, device=device)
             tensors[o.name] = wanted if o.kind == "col" else wanted.int()

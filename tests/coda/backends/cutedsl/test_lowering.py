@@ -39,6 +39,7 @@ from coda.primitives import (
     select_column,
     sigmoid,
     sign,
+    sin,
     store,
     unpair,
     where,
@@ -119,6 +120,12 @@ def maths(acc, r: RowVector):
     return {"y": y, "q": round(x * 8) / 8, "s": row_sum(x * y)}
 
 
+def rope(acc, f: RowVector(width=0.5), g: RowVector(width=0.5, period=4), r: RowVector(period=8), p: ColVector):
+    even, odd = unpair(acc * r)
+    angle = p * f * g + column_index(0.5)
+    return {"y": pair(even * cos(angle) - odd * sin(angle), even * sin(angle) + odd * cos(angle))}
+
+
 def traced(f, **dtypes):
     return trace(f, signature(f, "epilogue"), dtypes=dtypes)
 
@@ -128,6 +135,7 @@ OTHERS = {
     "halves": traced(halves),
     "integers": traced(integers, t="int", k="int"),
     "maths": traced(maths),
+    "rope": traced(rope, p="int"),
 }
 PROGRAMS = {f"{file}.{name}": curated(file, name) for file, name in SUITE} | OTHERS
 PROGRAMS["softcap_cross_entropy"] = curated("softcap_cross_entropy", "softcap_cross_entropy")
@@ -195,7 +203,11 @@ def simulated(program, problem, tensors):
     exec(compile(lowered.source, "<generated>", "exec"), names)
     pairs = lowered.mode == "acc_pair"
     acc = tensors["a"].double() @ tensors["b"].double()
-    places = {"row_index": torch.arange(problem.m), "column_index": torch.arange(problem.n)}
+    places = {
+        "row_index": torch.arange(problem.m),
+        "column_index": torch.arange(problem.n),
+        "half_index": torch.arange(problem.n // 2),
+    }
     arguments = {}
     for port in lowered.parameters:
         if port.how == "count":
@@ -205,6 +217,10 @@ def simulated(program, problem, tensors):
         x = x.double() if x.is_floating_point() or (port.how != "scalar" and not port.view) else x
         if port.how == "col":
             x = x[:, None]
+        elif port.how == "spread":
+            x = x.repeat_interleave(2 if port.half else 1)
+            x = x.repeat(problem.n // x.numel())[None]
+            x = Pair(*split(x)) if pairs else x
         elif port.how in ("row", "tile"):
             x = x[None] if port.how == "row" else x
             if pairs:  # of a view every element is itself two numbers

@@ -40,7 +40,7 @@ def plain(acc, c: Tile, r: RowVector, v: ColVector):
 
 
 def reason(program, problem=None, **changes):
-    problem = problem or Problem.example(program, m=1024, n=1024, k=512)
+    problem = problem or Problem.example(program, m=1024, n=960, k=512)
     specs = dict(problem.tensors)
     tensors = {name: spec for name, spec in changes.items() if isinstance(spec, TensorSpec)}
     sizes = {name: x for name, x in changes.items() if name not in tensors}
@@ -86,7 +86,7 @@ def test_tensors(changes, words):
     assert (words in reason(traced(plain), **changes)) if words else not reason(traced(plain), **changes)
 
 
-def half_width_operand(acc, f: RowVector(width=0.5)):
+def half_width_operand(acc, f: Tile(width=0.5)):
     a, b = unpair(acc)
     return {"y": pair(a * f, b)}
 
@@ -114,8 +114,8 @@ def moments(acc):
     return {"mean": mean, "variance": variance}
 
 
-def periodic(acc, g: RowVector(period=64)):
-    return {"y": acc * g}
+def periodic(acc, g: RowVector(period=96), h: RowVector(period=10)):
+    return {"y": acc * g * h}
 
 
 def computed_index(acc, t: ColVector):
@@ -133,13 +133,13 @@ def integer_product(acc, t: ColVector):
 @pytest.mark.parametrize(
     ("f", "dtypes", "words"),
     [
-        (half_width_operand, {}, "f has half the width"),
+        (half_width_operand, {}, "f is a tile of half the width"),
         (two_full_outputs, {}, "two outputs of full width"),
         (half_in_fp32, {}, "half the width and is not a 16-bit float"),
         (wide_in_fp32, {}, "width 2 and is stored as float32"),
         (segments, {}, "segment"),
         (moments, {}, "row_moments"),
-        (periodic, {}, "repeats along the columns"),
+        (periodic, {}, "h repeats every 10 columns"),
         (computed_index, {"t": "int"}, "from an operand"),
         (fp8_between, {}, "float8_e4m3fn"),
         (integer_product, {"t": "int"}, "pass int32"),
@@ -227,6 +227,19 @@ def test_pairs_with_outputs_need_wider_steps():
     configs.check(Schedule(backend="cutedsl", tile_n=160), form, 90)
     with pytest.raises(errors.BadSchedule):
         configs.check(Schedule(backend="cutedsl", tile_n=144), form, 90)
+
+
+def test_a_row_that_repeats_needs_tiles_of_whole_periods():
+    def f(acc, g: RowVector(period=96)):
+        return {"y": acc * g}
+
+    program = traced(f)
+    problem = Problem.example(program, n=960)
+    assert BACKEND.default_schedule(program, problem).tile_n == 192
+    form = lowering.lower(program, problem, 128, 128, "test")
+    with pytest.raises(errors.BadSchedule, match="repeats"):
+        configs.check(Schedule(backend="cutedsl"), form, 90)
+    assert "only float32 and int32" in reason(program, Problem.example(program, n=960, dtypes={"g": "bfloat16"}))
 
 
 @pytest.mark.parametrize(
