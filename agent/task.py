@@ -193,7 +193,9 @@ def _card_of(path: pathlib.Path, stamp: int) -> Card:
     try:
         card = Card(path=path, **fields)
     except TypeError as error:
-        raise InvalidTask(f"{path.name}: no readable card: {error}", hint="write `TASK = Task(id=…, …)` with literals") from error
+        raise InvalidTask(
+            f"{path.name}: no readable card: {error}", hint="write `TASK = Task(id=…, …)` with literals"
+        ) from error
     if card.id != path.stem:
         raise InvalidTask(f"{path.name}: the task's id is {card.id!r}", hint="name the file after the id")
     return card
@@ -213,7 +215,8 @@ def load(task_id: str, folder: pathlib.Path = FOLDER) -> Task:
         module = importlib.import_module(f"{__package__}.tasks.{task_id}")
     else:
         spec = importlib.util.spec_from_file_location(f"coda_task_{task_id}", path)
-        assert spec is not None and spec.loader is not None
+        assert spec is not None
+        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module
         spec.loader.exec_module(module)

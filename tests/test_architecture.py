@@ -15,7 +15,7 @@ pytestmark = pytest.mark.null
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGES = ("coda", "agent", "examples_curated", "authored_kernels")
-MODULES = sorted(p for package in PACKAGES for p in (ROOT / package).rglob("*.py")) + [ROOT / "cli.py"]
+MODULES = [*sorted(p for package in PACKAGES for p in (ROOT / package).rglob("*.py")), ROOT / "cli.py"]
 INITS = [p for p in MODULES if p.name == "__init__.py" and len(list(p.parent.glob("*.py"))) > 1]
 
 
@@ -73,12 +73,17 @@ def test_the_wheel_takes_the_agreed_names():
 
 
 def test_the_help_is_quick_and_light():
-    code = (
-        "import sys; sys.argv = ['coda-agent', '--help']\nimport cli\ntry:\n    cli.main()\nexcept SystemExit:\n    pass\n"
-        + (
-            "heavy = [m for m in ('torch', 'anthropic', 'pydantic_settings', 'jinja2', 'triton') if m in sys.modules]\nassert not heavy, heavy"
-        )
-    )
+    code = """
+import sys
+sys.argv = ["coda-agent", "--help"]
+import cli
+try:
+    cli.main()
+except SystemExit:
+    pass
+heavy = [m for m in ("torch", "anthropic", "pydantic_settings", "jinja2", "triton") if m in sys.modules]
+assert not heavy, heavy
+"""
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False, cwd=ROOT
     )
