@@ -31,6 +31,7 @@ from coda.program import EpilogueProgram, Output
 
 HALF = Fraction(1, 2)
 SIXTEEN = ("bfloat16", "float16")
+EIGHT = ("float8_e4m3fn", "float8_e5m2")
 FOLDS = {"sum": "add", "max": "max", "absmax": "max_abs"}
 TILE_COLUMNS = (128, 192, 256)
 """Tiles that the shipped choice takes."""
@@ -183,7 +184,7 @@ class _Writer:
         self, ports: tuple[Port, ...], stores: tuple[Store, ...], sinks: tuple[Sink, ...], results: dict[str, str]
     ) -> Lowered:
         names = [p.name for p in ports if p.how != "index"]
-        about = [f"program    {self.program.name} {self.program.digest[:16]}", f"operators  {self.version}"]
+        about = [f"operators  {self.version}"]
         about += [f"{p.name:10} {p.operand}{' as pairs or bits in fp32' if p.view else ''}" for p in ports]
         about += [f"{s.name:10} {s.output}{' as pairs in fp32' if s.view else ''}" for s in stores]
         about += [f"{s.name:10} {s.statistic.axis} {s.statistic.fold}{', masked' if s.ragged else ''}" for s in sinks]
@@ -199,6 +200,7 @@ class _Writer:
             )
         else:
             source = f"def {function}({', '.join(['acc', *names])}):\n{text}\n"
+        source += f"\n\n# program {self.program.name} {self.program.digest}\n"  # not in the function: others share it
         return Lowered(function, source, mode, ports, stores, sinks)
 
     # values -----------------------------------------------------------------------------------------------------------
@@ -364,9 +366,11 @@ class _Writer:
         t, dtype = node.type, self.problem.spec(f"out.{output.name}").dtype
         if t.kind is Kind.SEGMENT:
             raise Inexpressible("segments of columns have no lowering here")
-        if dtype not in ("float32", *SIXTEEN):
+        eight = dtype in EIGHT and output.saturate and t.width == 1 and not self.pairs
+        if dtype not in ("float32", *SIXTEEN) and not eight:
             raise Inexpressible(
-                f"{output.name} is stored as {dtype}; this backend stores float32, bfloat16 and float16 tiles"
+                f"{output.name} is stored as {dtype}; this backend stores float32, bfloat16 and float16, and saturated "
+                "float8 of whole width beside unpaired columns"
             )
         lanes = self._spread(output.node, self.count(t))
         if t.dtype is DType.INT:

@@ -68,6 +68,7 @@ SUITE = (
     "rms_backward",
     "swiglu_backward",
     "softcap_cross_entropy",
+    "bias_gelu_fp8",
 )
 PLAN = ("residual_rms", "scaled")
 
@@ -221,7 +222,7 @@ def inputs(case: Case, seed: int = 0, device: str = "cuda") -> dict[str, Any]:
     for o in case.program.operands:
         shape = o.shape(case.m, case.n)
         if o.kind == "scalar":
-            tensors[o.name] = 0.5 if o.default is None else o.default
+            tensors[o.name] = 300.0 if o.name == "scale" else 0.5 if o.default is None else o.default
         elif case.name == "rope":
             tensors[o.name] = (
                 normal(*shape) if o.name != "p" else torch.randint(0, 4096, shape, generator=g, device=device)
@@ -262,6 +263,8 @@ def error(got: torch.Tensor, exact: torch.Tensor, fast: bool = False) -> float:
     if not torch.equal(x.isnan(), y.isnan()):
         return math.inf
     limit = torch.finfo(got.dtype).max
+    if got.dtype in (torch.float8_e4m3fn, torch.float8_e5m2):  # these saturate
+        y = y.clamp(-limit, limit)
     big = y.abs() > limit
     if not torch.equal(x.isinf(), big & ~y.isnan()) or not torch.equal(x[big].sign(), y[big].sign()):
         return math.inf
@@ -269,8 +272,10 @@ def error(got: torch.Tensor, exact: torch.Tensor, fast: bool = False) -> float:
     if not ok.any():
         return 0.0
     size = y[ok].square().mean().sqrt()
-    rounding = {torch.bfloat16: 2.0**-9, torch.float16: 2.0**-12}.get(got.dtype, 0.0)
-    floor = (2e-4 if fast else 2e-5) * (y[ok].abs() + size) + torch.finfo(got.dtype).tiny
+    rounding = {torch.bfloat16: 2.0**-9, torch.float16: 2.0**-12, torch.float8_e4m3fn: 2.0**-4}.get(got.dtype, 0.0)
+    floor = (2e-4 if fast else 2e-5) * (y[ok].abs() + size) + torch.finfo(got.dtype).smallest_normal * (
+        2.0**-4 if got.dtype is torch.float8_e4m3fn else 1
+    )
     return float(((x - y).abs()[ok] / (1.01 * rounding * y[ok].abs() + floor)).max())
 
 

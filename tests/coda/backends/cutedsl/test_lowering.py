@@ -410,6 +410,8 @@ def test_different_programs_have_different_functions_and_the_same_one_is_stable(
     make = lambda x, v="1": lowering.lower(x, Problem.example(x), 128, 128, v)  # noqa: E731
     assert make(p).function == make(p).function
     assert len({make(p).function, make(q).function, make(p, "2").function}) == 3
+    named = [curated("rms_scale", "rms_scale"), curated("residual_rms_linear", "scaled")]
+    assert len({make(x).function for x in named}) == 1  # two names of one program share a kernel
 
 
 def test_pairs_of_lanes_on_blackwell():

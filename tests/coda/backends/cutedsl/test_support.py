@@ -79,7 +79,8 @@ BF16 = "bfloat16"
         ({"v": TensorSpec("float32", aligned=False)}, "strided or unaligned"),
         ({"out_y": TensorSpec(BF16, "col")}, "row-major"),
         ({"out_y": TensorSpec(BF16, aligned=False)}, "row-major"),
-        ({"out_y": TensorSpec("float8_e5m2")}, "stored as float8_e5m2"),
+        ({"out_y": TensorSpec("float8_e5m2")}, ""),
+        ({"out_y": TensorSpec("int32")}, "stored as int32"),
     ],
 )
 def test_tensors(changes, words):
