@@ -167,6 +167,37 @@ PROGRAMS |= {
 }
 
 
+FUNCTIONS = {
+    "exp": 88.0,
+    "expm1": 88.0,
+    "exp2": 126.0,
+    "sigmoid": 85.0,
+    "tanh": 60.0,
+    "erf": 60.0,
+    "sin": 1e5,
+    "cos": 1e5,
+    "log": 1e6,
+    "log2": 1e6,
+    "log1p": 1e6,
+    "sqrt": 1e6,
+    "rsqrt": 1e6,
+}
+"""Functions of one number, and how far out they are tried."""
+
+
+def function(name: str) -> EpilogueProgram:
+    """The program of one function of an fp32 tile; the product is zero."""
+    from coda.primitives import map as primitives
+
+    def f(acc, x: Tile):
+        return {"y": store(getattr(primitives, name)(x) + acc, "float32")}
+
+    return traced(f)
+
+
+PROGRAMS |= {f"function.{name}": function(name) for name in FUNCTIONS}
+
+
 @dataclasses.dataclass(frozen=True)
 class Case:
     """One run."""
@@ -200,14 +231,35 @@ class Case:
 
 
 ALIGNED, RAGGED, TINY = (512, 768, 512), (300, 1040, 264), (1, 144, 8)
-CASES = [Case(name, *ALIGNED) for name in PROGRAMS]
-CASES += [Case(name, 300, 1088 if name == "rope" else 1040, 264) for name in PROGRAMS]
-CASES += [Case(name, *RAGGED, "float16") for name in PROGRAMS if name != "rope"]
+WHOLE = [name for name in PROGRAMS if not name.startswith("function.")]
+CASES = [Case(name, *ALIGNED) for name in WHOLE]
+CASES += [Case(name, 300, 1088 if name == "rope" else 1040, 264) for name in WHOLE]
+CASES += [Case(name, *RAGGED, "float16") for name in WHOLE if name != "rope"]
 CASES += [Case(name, *TINY) for name in ("residual_rms", "rms_swiglu", "gemm_cross_entropy", "rms_backward")]
 HEAVY = ("swiglu_backward", "rms_backward", "rms_cross_entropy", "half_sums", "bias_gelu_sums")
 CASES += [Case(name, *RAGGED, tile=t) for name in HEAVY for t in ("128x192pp", "128x256", "64x256")]
 CASES += [Case(name, *RAGGED, tile="256x128", cluster=(1, 1)) for name in ("residual_rms", "gemm_rope")]
 CASES += [Case(name, *RAGGED, fast=True) for name in ("swiglu_backward", "rms_swiglu", "maths")]
+
+
+FUNCTION_CASES = [Case(f"function.{name}", 256, 256, 64) for name in FUNCTIONS]
+
+
+def function_inputs(case: Case) -> dict[str, Any]:
+    """Arguments of every magnitude and sign; a product of zero."""
+    name = case.name.removeprefix("function.")
+    top, half = FUNCTIONS[name], 256 * 128
+    sizes = torch.cat(
+        [
+            torch.logspace(-20, math.log10(top), half, dtype=torch.float64),
+            torch.linspace(1e-3, min(top, 60.0), half, dtype=torch.float64),
+        ]
+    )
+    x = sizes.float().reshape(256, 256).cuda()
+    if name not in ("log", "log2", "sqrt", "rsqrt", "log1p"):
+        x = torch.where(torch.arange(256, device="cuda") % 2 == 0, x, -x.clamp(max=85.0) if "exp" in name else -x)
+    zeros = torch.zeros(256, 256, device="cuda", dtype=torch.bfloat16)
+    return {"a": zeros[:, :64].contiguous(), "b": zeros[:64], "x": x}
 
 
 def inputs(case: Case, seed: int = 0, device: str = "cuda") -> dict[str, Any]:
@@ -305,9 +357,9 @@ def warm(processes: int | None = None) -> None:
 
 def main(shard: int, shards: int) -> None:
     """Compile every `shards`-th case; what fails is reported where it is run."""
-    for case in CASES[shard::shards]:
+    for case in (CASES + FUNCTION_CASES)[shard::shards]:
         try:
-            call = bound(case, inputs(case))
+            call = bound(case, function_inputs(case) if case in FUNCTION_CASES else inputs(case))
             BACKEND.compile(case.program, call.problem, case.schedule, None)
         except Exception as problem:
             print(f"{case}: {type(problem).__name__}: {problem}"[:500], file=sys.stderr)

@@ -46,6 +46,17 @@ def test_outputs_agree_with_fp64(case):
     assert max(errors_.values()) <= 1.0, errors_
 
 
+@pytest.mark.parametrize("case", checks.FUNCTION_CASES, ids=lambda case: case.name)
+def test_functions_are_accurate(case):
+    tensors = checks.function_inputs(case)
+    got, exact = checks.run(case, tensors)["y"].double(), checks.exact(case, tensors)["y"]
+    difference = (got - exact).abs()
+    if case.name not in ("function.sin", "function.cos"):  # those are accurate absolutely
+        difference /= exact.abs().clamp(min=1e-3 if "log" in case.name else 1e-36)
+    worst = int(difference.argmax())
+    assert float(difference.max()) <= 1.2e-6, f"{float(difference.max()):.3g} at {float(tensors['x'].flatten()[worst])}"
+
+
 def test_pairs_are_moved_bit_by_bit():
     case = Case("columns_kept", *checks.ALIGNED)
     tensors = checks.inputs(case)
