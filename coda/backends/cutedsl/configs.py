@@ -5,7 +5,7 @@
     check         a schedule that the mainloop takes, or `BadSchedule`
     stages        how many A/B stages a program leaves room for on Hopper
     check_stages  the same, refusing fewer than two, which do not overlap loads and products
-    default       the heuristic, from measurements on one H200
+    default       the heuristic, from measurements on one H200; fits: whether even that cannot be built
 
 Fields of a `Schedule` that quack's mainloop does not know (warps, stages, split, …) keep their default: it chooses those.
 """
@@ -17,7 +17,7 @@ import importlib.metadata
 import math
 import re
 
-from coda.backends.cutedsl.lowering import TILE_COLUMNS, Lowered
+from coda.backends.cutedsl.lowering import TILE_COLUMNS, Lowered, lower
 from coda.backends.cutedsl.shared import Anatomy
 from coda.errors import BadSchedule, Unsupported
 from coda.problem import ITEM_BYTES, Problem, Schedule
@@ -165,15 +165,31 @@ def _bytes(problem: Problem, name: str, view: bool, half: bool = False) -> int:
 
 def default(program: EpilogueProgram, problem: Problem) -> Schedule:
     """What an untuned call runs: measured best or near it for light and heavy epilogues at 512, 4096 and 8192."""
-    chosen = _measured(program, problem)
-    whole = math.lcm(*(int(o.period / o.width) for o in program.operands if o.period)) if program.operands else 1
-    if chosen.tile_n % whole == 0:
-        return chosen
-    fits = [n for n in TILE_COLUMNS if n % whole == 0]
-    n = fits[0] if fits else chosen.tile_n
-    return dataclasses.replace(
-        chosen, tile_n=n, pingpong=chosen.pingpong and n <= PINGPONG_COLUMNS.get(chosen.tile_m, 0)
-    )
+    first = _measured(program, problem)
+    whole = math.lcm(1, *(int(o.period / o.width) for o in program.operands if o.period))
+    narrow = next((n for n in TILE_COLUMNS if n % whole == 0), 128)
+    m = min(first.tile_m, 128)
+    pingpong = narrow <= PINGPONG_COLUMNS[m]
+    smaller = dataclasses.replace(first, tile_m=m, tile_n=narrow, pingpong=pingpong and family(problem.arch) == 90)
+    return first if _fits(first, program, problem) else smaller
+
+
+def _fits(schedule: Schedule, program: EpilogueProgram, problem: Problem) -> bool:
+    """Whether the schedule is valid and leaves room for enough stages."""
+    generation = family(problem.arch)
+    lowered = lower(program, problem, schedule.tile_m, schedule.tile_n, "any", packed=generation == 100)
+    try:
+        check(schedule, lowered, generation)
+        if generation == 90:
+            check_stages(schedule, lowered, problem)
+    except BadSchedule:
+        return False
+    return True
+
+
+def fits(program: EpilogueProgram, problem: Problem) -> bool:
+    """Whether the shipped choice is one that can be built."""
+    return _fits(default(program, problem), program, problem)
 
 
 def _measured(program: EpilogueProgram, problem: Problem) -> Schedule:

@@ -27,7 +27,7 @@ from quack.epilogue import F2, gemm_epilogue, pack
 from quack.epilogue.ops import ColVecLoad, RowVecLoad, Scalar, TileLoad
 from quack.gemm_config import GemmConfig
 
-from coda.backends.cutedsl import configs, finish, operators
+from coda.backends.cutedsl import configs, finish, operators, private
 from coda.backends.cutedsl.lowering import FOLDS, PLACES, Lowered, Port, Sink, lower
 from coda.backends.cutedsl.shared import Anatomy
 from coda.errors import CompileError, DTypeUnsupported, Unsupported
@@ -155,6 +155,8 @@ class Runner:
         self._read: list[tuple[str, Callable[[Mapping[str, Any]], Any]]] = [
             (port.name, self._getter(port)) for port in self.lowered.ports
         ]
+        self._sinks = [(sink.name, self.partials.place(sink.statistic)) for sink in self.lowered.sinks]
+        self._size = self.partials.size
         self._scalars = [port.name for port in self.lowered.ports if port.how == "scalar"]
 
     @functools.cached_property
@@ -181,10 +183,7 @@ class Runner:
             s.name: _viewed_shape(stands[f"out.{s.output}"]) if s.view else stands[f"out.{s.output}"]
             for s in self.lowered.stores
         }
-        sinks = {}
-        for sink in self.lowered.sinks:
-            shape, strides, _ = self.partials.place(sink.statistic)
-            sinks[sink.name] = Shape(shape, strides, torch.float32, device)
+        sinks = {name: Shape(shape, strides, torch.float32, device) for name, (shape, strides, _) in self._sinks}
         return self._plan((), stands["a"], stands["b"], stores, {**operands, **sinks})
 
     def _stand(self, name: str, shape: tuple[int, ...], device: Any) -> Shape:
@@ -203,9 +202,12 @@ class Runner:
             if form not in self._plans:
                 try:
                     mod = modified(self.lowered)
-                    self._plans[form] = mod.plan(a, b, out=dict(stores), config=self.config, **others)
+                    plan = mod.plan(a, b, out=dict(stores), config=self.config, **others)
                 except Exception as error:
                     raise compile_error(self.program.name, error) from error
+                private.forget_plans(mod)
+                plan.scratch = {}  # the partials of the tensors that happened to come first
+                self._plans[form] = plan
             return self._plans[form]
 
     # running ------------------------------------------------------------------------------------------------------------
@@ -226,19 +228,18 @@ class Runner:
         for store in self.lowered.stores:
             out = tensors[f"out.{store.output}"]
             stores[store.name] = out.view(torch.float32) if store.view else out
-        size = self.partials.size
-        partials = torch.empty(size, dtype=torch.float32, device=device) if size else None
-        for sink in self.lowered.sinks:
-            shape, strides, start = self.partials.place(sink.statistic)
-            assert partials is not None
-            others[sink.name] = partials.as_strided(shape, strides, start)
+        partials = tensors["a"]  # a finisher without statistics takes any pointer
+        if self._size:
+            partials = torch.empty(self._size, dtype=torch.float32, device=device)
+            for name, place in self._sinks:
+                others[name] = partials.as_strided(*place)
         form = tuple(name for name in self._scalars if isinstance(others[name], torch.Tensor))
         plan = self._plans.get(form)
         if plan is None:
             plan = self._plan(form, tensors["a"], tensors["b"], stores, others)
         plan.run(tensors["a"], tensors["b"], out=stores, scratch={}, **others)
         if self.finisher is not None:
-            self.finisher.run(tensors, tensors["a"] if partials is None else partials)
+            self.finisher.run(tensors, partials)
 
     def _getter(self, port: Port) -> Callable[[Mapping[str, Any]], Any]:
         name = port.operand

@@ -2,6 +2,7 @@
 
     asm_f32, asm_s32            one PTX instruction on registers: `cutlass._mlir` is the only way to inline assembly
     select_pairs, sixteen_bits  the compare-and-select pair of quack's column select, which our own select builds on
+    forget_plans                quack keeps a plan per shape for ever
     recorded                    stages and shared memory of a kernel: quack computes both and reports neither
     hooks                       methods of quack's operators that our operators override: see `operators.py`
 
@@ -76,6 +77,11 @@ def asm_f32_of_s32(text, constraints, x, *, loc=None, ip=None):
             asm_dialect=llvm.AsmDialect.AD_ATT,
         )
     )
+
+
+def forget_plans(mod: object) -> None:
+    """Empty the plans that quack keeps by full shapes and strides, without bound: a `Runner` keeps its own."""
+    mod._plan_cache.clear()
 
 
 @contextlib.contextmanager

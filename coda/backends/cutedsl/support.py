@@ -34,7 +34,7 @@ def _reason(program: EpilogueProgram, problem: Problem) -> str:
         return str(error)
     except CodaError as error:
         return error.what
-    return _product(problem) or _operands(program, problem, lowered) or _outputs(problem, lowered)
+    return _product(problem) or _operands(problem, lowered) or _outputs(problem, lowered) or _room(program, problem)
 
 
 def _sizes(problem: Problem) -> str:
@@ -66,7 +66,13 @@ def _product(problem: Problem) -> str:
     return ""
 
 
-def _operands(program: EpilogueProgram, problem: Problem, lowered: Lowered) -> str:
+def _room(program: EpilogueProgram, problem: Problem) -> str:
+    if configs.fits(program, problem):
+        return ""
+    return "the matrices that the epilogue reads and writes leave no room in shared memory for two stages of a and b"
+
+
+def _operands(problem: Problem, lowered: Lowered) -> str:
     for port in lowered.ports:
         if port.how in ("scalar", "count") or port.operand in PLACES:
             continue

@@ -154,6 +154,21 @@ def test_programs_without_a_gemm():
     assert "without a GEMM" in reason(examples_curated.load("mx_quantize").program)
 
 
+def test_matrices_must_leave_room():
+    names = [f"t{i}" for i in range(16)]
+
+    def program(count):
+        space = {"Tile": Tile}
+        exec(
+            f"def f(acc, {', '.join(n + ': Tile' for n in names[:count])}): return {{'y': acc + {' + '.join(names[:count])}}}",
+            space,
+        )
+        return traced(space["f"])
+
+    assert not reason(program(8))
+    assert "no room" in reason(program(16))
+
+
 def test_integers_are_proved_to_fit():
     program = traced(integer_product, t="int")
     problem = Problem.example(program, dtypes={"t": "int32"})
