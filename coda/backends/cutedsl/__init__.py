@@ -103,9 +103,11 @@ def _runner(program: EpilogueProgram, problem: Problem, schedule: Schedule) -> A
 def _cross(program: EpilogueProgram, problem: Problem, schedule: Schedule, arch: str) -> Artifact:
     from coda.backends.cutedsl import cross, finish, lowering
 
-    configs.check(
-        schedule, lowering.lower(program, problem, schedule.tile_m, schedule.tile_n, ""), configs.family(arch)
-    )
+    generation = configs.family(arch)
+    lowered = lowering.lower(program, problem, schedule.tile_m, schedule.tile_n, "", packed=generation == 100)
+    configs.check(schedule, lowered, generation)
+    if generation == 90:
+        configs.check_stages(schedule, lowered, problem)
     built = cross.build(program, problem, schedule, arch)
     text = built.source
     if finish.has_finisher(program):
