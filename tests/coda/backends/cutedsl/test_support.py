@@ -26,7 +26,7 @@ from coda.problem import Problem, TensorSpec
 from coda.tracing import signature, trace
 
 pytest.importorskip("coda.backends.cutedsl", exc_type=ImportError)
-from coda.backends.cutedsl import BACKEND, configs, lowering
+from coda.backends.cutedsl import BACKEND, configs, cross, lowering
 
 pytestmark = pytest.mark.null
 
