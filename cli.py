@@ -344,6 +344,13 @@ def verify(
     schedule: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A schedule as JSON, submitted with it.")
     ] = None,
+    shapes: Annotated[
+        str, typer.Option(metavar="MxNxK,…", help="Sizes of the benchmark. Default: the task's own.")
+    ] = "",
+    peers: Annotated[
+        str, typer.Option(metavar="NAME,…", help="Competing peers of the benchmark. Default: all that apply.")
+    ] = "",
+    record: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the benchmark's records there.")] = None,
     arch: Arch = "sm_90",
     backend: Backends = None,
     no_gpu: NoGpu = False,
@@ -351,7 +358,9 @@ def verify(
     """Judge a kernel file. Exit 0 where every required gate passes, 4 where one refuses."""
     from agent.commands import judging
 
-    return judging.verify(terminal, file, task, schedule, judging.Judging(arch, tuple(backend or ()), not no_gpu))
+    named = tuple(name for name in peers.split(",") if name)
+    how = judging.Judging(arch, tuple(backend or ()), not no_gpu, shapes, named)
+    return judging.verify(terminal, file, task, schedule, how, record)
 
 
 @command("lint")

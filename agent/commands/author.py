@@ -99,7 +99,7 @@ def author(terminal: Terminal, asked: Asked, flags: Mapping[str, Any]) -> Answer
             summary = loop.author(
                 prompt,
                 llm,
-                loop.judge_with(asked.judging.options(), on_progress=progress.gate),
+                loop.judge_with(asked.judging.options(task), on_progress=progress.gate),
                 run,
                 limits=limits,
                 goal=asked.goal,

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .. import files
 from ..errors import UsageError
 from ..keeping import shelves as kernels
 from ..records import Status, Verdict
@@ -39,6 +40,10 @@ class Judging:
     arch: str = "sm_90"
     backends: tuple[str, ...] = ()
     gpu: bool = True
+    shapes: str = ""
+    """Of the benchmark: "4096x4096x4096,…", lengths in the order M, N, K, then the task's other dims."""
+    peers: tuple[str, ...] = ()
+    """Competing peers of the benchmark; empty: all."""
 
     def check(self) -> None:
         """Cheap, before anything slow is imported. Raises `UsageError` for a backend or an architecture that does not exist."""
@@ -51,12 +56,35 @@ class Judging:
                 fused = ", ".join(n for n in registry.MODULES if n != "reference")
                 raise UsageError(f"--backend {name!r} is no fused backend", hint=f"there are: {fused}")
 
-    def options(self, schedule: Mapping[str, Any] | None = None) -> Options:
-        """For the judge."""
+        from coda.bench.peers import PEERS
+
+        for name in self.peers:
+            if name not in PEERS:
+                raise UsageError(f"--peers {name!r} is no peer", hint=f"there are: {', '.join(PEERS)}")
+
+    def options(self, task: Task, schedule: Mapping[str, Any] | None = None) -> Options:
+        """For the judge. Raises `UsageError` for shapes that are not this task's."""
         from ..verify.judge import Options
 
-        submitted = None if schedule is None else dict(schedule)
-        return Options(arch=self.arch, backends=self.backends, device=self.gpu, schedule=submitted)
+        return Options(
+            arch=self.arch,
+            backends=self.backends,
+            device=self.gpu,
+            schedule=None if schedule is None else dict(schedule),
+            bench_shapes=tuple(self._dims(text, task) for text in self.shapes.split(",") if text),
+            bench_peers=self.peers,
+        )
+
+    @staticmethod
+    def _dims(text: str, task: Task) -> dict[str, int]:
+        known = task.shapes[0].dims
+        names = [n for n in ("M", "N", "K") if n in known] + [n for n in known if n not in ("M", "N", "K")]
+        lengths = text.split("x")
+        if len(lengths) != len(names) or not all(n.isdecimal() and int(n) > 0 for n in lengths):
+            raise UsageError(
+                f"--shapes {text!r} is no shape of {task.id}", hint=f"write it as {'x'.join(names)}, in numbers"
+            )
+        return dict(zip(names, map(int, lengths), strict=True))
 
     def judge(self, terminal: Terminal) -> Judge:
         """The real judge with these options, telling which gate runs."""
@@ -68,7 +96,7 @@ class Judging:
                 terminal.detail(f"gate {progress.gate}: {progress.record.status} in {progress.record.seconds:.2f} s")
 
         def call(source: str, task: Task, schedule: Mapping[str, Any] | None) -> Verdict:
-            return real(source, task, options=self.options(schedule), on_progress=told)
+            return real(source, task, options=self.options(task, schedule), on_progress=told)
 
         return call
 
@@ -83,14 +111,19 @@ def exit_of(verdict: Verdict) -> Exit:
 # verify and lint ------------------------------------------------------------------------------------------------------
 
 
-def verify(terminal: Terminal, file: Path, task_text: str, schedule: Path | None, judging: Judging) -> Answer:
-    """The command `verify`."""
+def verify(
+    terminal: Terminal, file: Path, task_text: str, schedule: Path | None, judging: Judging, record: Path | None = None
+) -> Answer:
+    """The command `verify`. `record` is where benchmark records go, where there are any."""
     judging.check()
     task_id = find(task_text).id
     source = _read(file)
     submitted = _schedule(schedule) if schedule is not None else None
     task = load(task_id)
+    judging.options(task)
     verdict = judging.judge(terminal)(source, task, submitted)
+    if record is not None:
+        _write_records(terminal, verdict, record)
     data = {
         "file": str(file),
         "task": task.id,
@@ -112,6 +145,17 @@ def verify(terminal: Terminal, file: Path, task_text: str, schedule: Path | None
 def _shown(verdict: Verdict) -> Iterator[Any]:
     yield render.gate_table(verdict.gates)
     yield render.verdict_line(verdict)
+
+
+def _write_records(terminal: Terminal, verdict: Verdict, path: Path) -> None:
+    """Every benchmark record of a passing verdict into one JSON file, at once or not at all."""
+    from ..keeping.measured import records
+
+    found = [r for r in records(verdict.gate("bench").evidence) if not isinstance(r, str)]
+    if not found or not verdict.passed:
+        terminal.warn(f"nothing was recorded in {path}: {verdict.gate('bench').reason or verdict.status}")
+        return
+    files.write_text(path, json.dumps({"records": [json.loads(r.to_json()) for r in found]}, ensure_ascii=False) + "\n")
 
 
 def _refusal(verdict: Verdict) -> Failure:

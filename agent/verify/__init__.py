@@ -22,5 +22,5 @@ In the order in which a candidate meets them, each gate with what it stands on:
     judge.py           all gates in order -> `Verdict`
     feedback.py        verdict -> what an author may know
     lint.py            is a task able to refuse wrong kernels?
-    exploits.py        known cheats and honest controls;  selftest.py  runs them through the judge
+    exploits.py        known cheats and honest controls, and faults.py of machines;  selftest.py  runs them through the judge
 """

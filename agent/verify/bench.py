@@ -162,6 +162,7 @@ def gate(run: Judgement) -> GateRecord:
         "bench",
         backends=list(run.options.backends),
         shapes=[dict(s) for s in run.options.bench_shapes],
+        peers=list(run.options.bench_peers),
         rounds=run.options.bench_rounds,
         wait_s=run.limits.bench_s * 0.25,
     )
@@ -176,7 +177,7 @@ def gate(run: Judgement) -> GateRecord:
 
 
 def work(payload: dict[str, Any]) -> dict[str, Any]:
-    """{"program", "task", "seed", "schedule", "backends", "shapes", "rounds"} -> status, reason, evidence with the records."""
+    """{"program", "task", "seed", "schedule", "backends", "shapes", "peers", "rounds"} -> status, reason, evidence with the records."""
     torch.backends.cuda.matmul.allow_tf32 = False
     try:
         with gpu_lock(_device(), timeout_s=payload["wait_s"]):
@@ -244,7 +245,7 @@ def _shape(
     roles = {i.role: i.name for i in task.inputs}
     a_b = (roles["a"], roles["b"]) if {"a", "b"} <= roles.keys() else None
     setting = peers.Setting(task.id, task.baseline, sets[0], gemms, a_b)
-    others, ceiling = _peers(task, setting, sets[0], absent)
+    others, ceiling = _peers(task, setting, sets[0], absent, payload.get("peers") or ())
     contest = Race(
         task=task.id,
         program_digest=subject.program.digest,
@@ -325,15 +326,19 @@ def _schedules(subject: Subject, inputs: Mapping[str, Any], backend: str, config
 
 
 def _peers(
-    task: Task, setting: peers.Setting, inputs: Mapping[str, Any], absent: dict[str, str]
+    task: Task, setting: peers.Setting, inputs: Mapping[str, Any], absent: dict[str, str], wanted: Sequence[str]
 ) -> tuple[dict[str, Variant], Variant | None]:
-    """Every ready peer, warmed up; what cannot run is in `absent` with its reason."""
+    """Every ready peer (of those wanted, if any are named; the ceiling always), warmed up; the others are in `absent` with
+    the reason."""
     found: dict[str, Variant] = {}
     ceiling: Variant | None = None
     for entry in peers.lineup(task.id, task.peers, gemms=task.gemms):
         name = entry.peer.name
         if entry.state != "ready":
             absent[name] = f"{entry.state}: {entry.reason}"
+            continue
+        if wanted and entry.peer.competes and name not in wanted:
+            absent[name] = "not asked for"
             continue
         try:
             variant: Variant = peers.build(name, setting)

@@ -61,6 +61,8 @@ class Options(Record):
     """Submitted by the author with the source."""
     bench_shapes: tuple[dict[str, int], ...] = ()
     """Empty: the task's benchmark shapes."""
+    bench_peers: tuple[str, ...] = ()
+    """Competing peers to time; empty: every one that applies. The plain GEMM is always timed."""
     bench_rounds: int = Field(default=25, ge=3)
     device: bool = True
     """Whether a GPU may be used."""
