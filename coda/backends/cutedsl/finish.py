@@ -29,7 +29,7 @@ import triton
 import triton.language as tl
 
 from coda.backends.triton import maths
-from coda.backends.triton.pieces import combine, plane, scalar
+from coda.backends.triton.pieces import SLOTS, combine, plane, scalar
 
 
 @triton.jit
@@ -37,8 +37,8 @@ def combine_logs(logs, slots, length, at, ok):
     """log Σ exp of the log-sum-exps of tiles, as PyTorch for infinities and NaN."""
     top = combine(logs, slots, length, at, ok, "max")
     base = tl.where(tl.abs(top) < float("inf"), top, 0.0)
-    total = tl.zeros((16, at.shape[0]), tl.float32)
-    for first in range(0, slots, 16):
+    total = tl.zeros((SLOTS, at.shape[0]), tl.float32)
+    for first in range(0, slots, SLOTS):
         total += tl.exp(plane(logs, first, slots, length, at, ok, float("-inf")) - base[None, :])
     return base + tl.log(tl.sum(total, axis=0))
 
@@ -84,7 +84,7 @@ class _Writer(Finisher):
         if s is None or s.fold != "logsumexp":
             return super().finished(index, axis)
         first = dict(self.anatomy.sliced())[s]
-        return f"combine_logs(partials + {first} * slots * m64, slots, M, {axis.at}, {axis.ok})"
+        return f"combine_logs(partials + {first} * tiles_n * m64, tiles_n, M, {axis.at}, {axis.ok})"
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Finish:
 
 def text_of(program: EpilogueProgram, problem: Problem) -> tuple[str, list[tuple[str, str]]]:
     """The module's text and its arguments: (name, key in the tensors or what else it is)."""
-    writer = _Writer(Anatomy(program), problem, Form(128, 128, 128, False, native_fp8=True))
+    writer = _Writer(Anatomy(program), problem, Form(128, 128, 128, False, native_fp8=True), parts=1)
     body = writer.write()
     arguments: list[tuple[str, str]] = []
     scalars: list[str] = []
@@ -119,7 +119,7 @@ def text_of(program: EpilogueProgram, problem: Problem) -> tuple[str, list[tuple
         arguments += _vector(f"{operand.name}_ptr", operand.name, problem)
     for output in writer.anatomy.vector_outputs:
         arguments += _vector(f"{output.name}_out", f"out.{output.name}", problem)
-    arguments += [("partials", ""), ("slots", "=slots"), ("tiles_m", "=tiles_m"), ("M", "=m"), ("N", "=n")]
+    arguments += [("partials", ""), ("tiles_n", "=tiles_n"), ("tiles_m", "=tiles_m"), ("M", "=m"), ("N", "=n")]
     head = HEAD.format(
         name=program.name,
         digest=program.digest,
@@ -149,7 +149,7 @@ def make(program: EpilogueProgram, problem: Problem, slots: int, tiles_m: int) -
         return None
     anatomy = Anatomy(program)
     text, arguments = text_of(program, problem)
-    sizes = {"slots": slots, "tiles_m": tiles_m, "m": problem.m, "n": problem.n}
+    sizes = {"tiles_n": slots, "tiles_m": tiles_m, "m": problem.m, "n": problem.n}
     numbers = {o.name: int if o.dtype is DType.INT else float for o in program.operands if o.kind is Kind.SCALAR}
     getters = tuple(_getter(key, sizes, numbers) for _, key in arguments)
     kernel = module(text, f"{program.name}_finish").finish_kernel

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from coda.backends.cutedsl import expressions, integers
-from coda.backends.cutedsl.outside import outside
 from coda.backends.cutedsl.shared import Anatomy, Statistic
 from coda.primitives.types import DType, Kind, Type
 from coda.primitives.value import Node
@@ -389,8 +388,6 @@ class _Writer:
         lanes = self._spread(s.source, self.count(self.nodes[s.source].type))
         natural = 2 if self.pairs else 1
         ragged = self.ragged_m if s.axis == "col" else self.ragged_n
-        if s.fold in ("sum", "absmax") and outside(self.program, s.source) == 0.0:
-            ragged = False
         if s.fold == "moments":
             raise Inexpressible("row_moments couples mean and deviations, which no operator here accumulates")
         if s.axis == "col" and len(lanes) != natural:

@@ -9,7 +9,8 @@
     SelectColumn            the tile that owns the wanted column writes the value, whatever it is
 
 quack's own sums assume that an epilogue is 0 where accumulator and tiles are zero-filled. A loaded vector is not
-filled, and f(0) need not be 0, so the two statistics mask by coordinate wherever N (or M) does not divide into tiles.
+filled, f(0) need not be 0, and 0·inf is NaN, so the two statistics mask by coordinate wherever N (or M) does not divide
+into tiles.
 quack identifies a kernel by the text of the generated function and by the names and settings of operators; VERSION, a
 hash of this file, goes into both, since files below site-packages count by name alone.
 
@@ -324,8 +325,9 @@ class _Masked:
         along = (1, 0) if axis == 0 else (0, 1)
         offsets = cute.composition(cute.make_layout(tile_shape_mn, stride=along), coords.layout)
         inside = limit - coords[0][axis]
-        for i in cutlass.range(cute.size(frag), unroll_full=True):
-            frag[i] = frag[i] if cute.crd2idx(i, offsets) < inside else identity
+        if limit < tile_shape_mn[axis]:  # the last tile alone: a whole one pays one comparison
+            for i in cutlass.range(cute.size(frag), unroll_full=True):
+                frag[i] = frag[i] if cute.crd2idx(i, offsets) < inside else identity
 
 
 class RowStatistic(_Masked, ColVecReduce):

@@ -132,6 +132,11 @@ def half_row(acc, f: RowVector(width=0.5)):
     return {"h": a * f + b, "s": row_sum(b * f)}
 
 
+def infinite(acc, v: ColVector):
+    """Infinite rows: what is beyond the matrix would be 0·inf, and turn their sums into NaN."""
+    return {"s": row_sum(acc), "amax": row_absmax(acc), "w": row_sum(abs(acc) * v), "c": col_sum(acc)}
+
+
 def maths(acc, x: Tile):
     """sin and cos far out, and the functions with a hardware approximation."""
     return {"s": store(sin(x * 4096.0) + 0 * acc, "float32"), "c": store(cos(x) + tanh(acc), "float32")}
@@ -164,6 +169,7 @@ PROGRAMS |= {
     "columns_kept": traced(columns_kept),
     "rope": traced(rope, p="int"),
     "half_row": traced(half_row),
+    "infinite": traced(infinite),
 }
 
 
@@ -285,6 +291,10 @@ def inputs(case: Case, seed: int = 0, device: str = "cuda") -> dict[str, Any]:
             tensors[o.name] = wanted if o.kind == "col" else wanted.int()
         else:
             tensors[o.name] = normal(*shape).to(dtype if o.kind == "tile" or o.width == 2 else torch.float32)
+    if case.name == "infinite":
+        tensors["a"][::3, 0] = math.inf
+        tensors["b"][0] = tensors["b"][0].abs()
+        tensors["v"][::5] = math.inf
     if case.name == "special":
         tensors["r"][::7] = 0.0
         tensors["t"] = torch.arange(case.m, device=device) % case.n // 7 * 7

@@ -25,11 +25,11 @@ from typing import Any
 
 import torch
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-import gpu_checks as checks
+sys.path[:0] = [str(pathlib.Path(__file__).parent), str(pathlib.Path(__file__).parents[4])]
+import gpu_checks as checks  # noqa: E402
 
-from coda.backends.cutedsl import BACKEND
-from coda.backends.cutedsl.launch import Runner
+from coda.backends.cutedsl import BACKEND  # noqa: E402
+from coda.backends.cutedsl.launch import Runner  # noqa: E402
 
 Case = checks.Case
 ROWS: list[tuple[str, str, str]] = []
@@ -226,7 +226,8 @@ def main() -> None:
     ):
         attempt("ragged", str(case), lambda c=case: agree(c))
     attempt("front", "bias_gelu_sums, quack's own reductions", front)
-    attempt("special", "infinities, NaN", lambda: agree(Case("special", *checks.RAGGED)))
+    for name in ("special", "infinite"):
+        attempt("special", f"{name}: infinities, NaN", lambda n=name: agree(Case(n, *checks.RAGGED)))
     attempt("graph", "residual_rms", graph)
     for name, tile in (("residual_rms", "128x256"), ("swiglu_backward", "128x128pp"), ("gemm_swiglu", "128x256")):
         attempt("speed", f"{name} {tile} 4096", lambda n=name, t=tile: speed(n, t))

@@ -103,6 +103,15 @@ def test_operands_of_every_layout():
         torch.testing.assert_close(got[name], x, rtol=1e-5 if x.dtype is torch.float32 else 1e-2, atol=1e-4)
 
 
+def test_operands_that_repeat_one_row():
+    case = Case("residual_rms", *checks.ALIGNED)
+    tensors = checks.inputs(case)
+    tensors["residual"] = tensors["residual"][:1].expand_as(tensors["residual"])
+    tensors["a"] = tensors["a"][:1].expand_as(tensors["a"])
+    got, wanted = checks.run(case, tensors), checks.exact(case, tensors)
+    assert max(checks.error(got[name], wanted[name]) for name in got) <= 1.0
+
+
 def test_a_stream_of_its_own_and_a_graph():
     case = Case("residual_rms", *checks.ALIGNED)
     tensors = checks.inputs(case)

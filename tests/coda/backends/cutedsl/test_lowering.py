@@ -365,31 +365,6 @@ def test_statistics_are_masked_where_the_matrix_does_not_divide(m, n, rows_maske
     assert [s.scaled for s in sinks if s.statistic.axis == "row"] == [not rows_masked]
 
 
-@pytest.mark.parametrize(
-    ("f", "value"),
-    [
-        (lambda acc, c, r, v: (acc + c) * (acc + c), 0.0),
-        (lambda acc, c, r, v: acc * r, None),  # r may be NaN there
-        (lambda acc, c, r, v: acc + r, None),
-        (lambda acc, c, r, v: sigmoid(c) * c, 0.0),
-        (lambda acc, c, r, v: sigmoid(acc), 0.5),
-        (lambda acc, c, r, v: gelu(acc), 0.0),
-        (lambda acc, c, r, v: acc / c, None),
-        (lambda acc, c, r, v: where(r > 0, acc, c), 0.0),
-        (lambda acc, c, r, v: where(r > 0, acc, 1.0), None),
-        (lambda acc, c, r, v: pair(*unpair(acc)) * v, None),
-    ],
-)
-def test_values_beyond_the_matrix(f, value):
-    from coda.backends.cutedsl.outside import outside
-
-    def kernel(acc, c: Tile, r: RowVector, v: ColVector):
-        return {"y": f(acc, c, r, v)}
-
-    program = traced(kernel)
-    assert outside(program, program.outputs[0].node) == value
-
-
 def test_sizes_are_arguments_and_not_in_the_text():
     program = PROGRAMS["softcap_cross_entropy"]
     texts = {
