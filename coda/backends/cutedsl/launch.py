@@ -89,10 +89,11 @@ def modified(lowered: Lowered) -> Any:
     sys.modules[module.__name__] = module
     exec(compile(lowered.source, file, "exec"), vars(module))  # noqa: S102 -- our own generator's text
     ports = {p.name: _port(p) for p in lowered.ports}
+    alone = sum(s.ragged for s in lowered.sinks) == 1
     return gemm_epilogue(
         outputs=tuple(s.name for s in lowered.stores if s.name != "D"),
         ops={p.name: ports[p.name] for p in lowered.parameters},
-        outs={s.name: _sink(s, ports) for s in lowered.sinks},
+        outs={s.name: _sink(s, ports, alone) for s in lowered.sinks},
         extra_ops=tuple(ports[p.name] for p in lowered.ports if p.how == "index"),
         mode=lowered.mode,
         vectorize=False,
@@ -107,14 +108,14 @@ def _port(port: Port) -> Any:
     return {"tile": TileLoad, "row": RowVecLoad, "col": ColVecLoad, "index": ColVecLoad}[port.how](port.name)
 
 
-def _sink(sink: Sink, ports: Mapping[str, Any]) -> Any:
+def _sink(sink: Sink, ports: Mapping[str, Any], alone: bool) -> Any:
     s = sink.statistic
     if s.fold == "select":
         return operators.SelectColumn(sink.name, ports[sink.index])
     if s.fold == "logsumexp":
         return operators.LogSumExp(sink.name, check_oob=sink.ragged)
     cls = operators.RowStatistic if s.axis == "row" else operators.ColumnStatistic
-    return cls(sink.name, FOLDS[s.fold], sink.ragged, sink.scaled)
+    return cls(sink.name, FOLDS[s.fold], sink.ragged, sink.scaled, alone)
 
 
 @dataclass

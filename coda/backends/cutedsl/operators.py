@@ -24,7 +24,7 @@ import pathlib
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import BFloat16, Float16, Float32, Int32, Uint32
+from cutlass import BFloat16, Float16, Float32, Int32, Uint32, const_expr
 from quack.compile_utils import make_fake_tensor
 from quack.epilogue.ops import ColVecReduce, ColVecSelect, OnlineLSEReduce, RowVecLoad, RowVecReduce
 
@@ -304,16 +304,18 @@ class SpreadRow(RowVecLoad):
 
 
 class _Masked:
-    """Counts what lies beyond the matrix as the identity of the fold. `ragged`: the reduced size does not divide into tiles."""
+    """Counts what lies beyond the matrix as the identity of the fold. `ragged`: the reduced size does not divide into tiles.
+    `alone`: no other statistic of the kernel is masked.
+    """
 
-    def __init__(self, name, combine, ragged, scaled=False):
+    def __init__(self, name, combine, ragged, scaled=False, alone=False):
         super().__init__(name, combine=combine, scaled=scaled)
         if ragged and scaled:
             raise ValueError("a ragged statistic takes one value, not two factors")
-        self.ragged = ragged
+        self.ragged, self.alone = ragged, alone
 
     def config_key(self):
-        return (*super().config_key(), self.ragged, VERSION)
+        return (*super().config_key(), self.ragged, self.alone, VERSION)
 
     def _mask_oob_active(self):
         return self.ragged
@@ -325,7 +327,11 @@ class _Masked:
         along = (1, 0) if axis == 0 else (0, 1)
         offsets = cute.composition(cute.make_layout(tile_shape_mn, stride=along), coords.layout)
         inside = limit - coords[0][axis]
-        if limit < tile_shape_mn[axis]:  # the last tile alone: a whole one pays one comparison
+        if const_expr(self.alone):  # a branch costs fewer registers than one mask, and more than several
+            if limit < tile_shape_mn[axis]:
+                for i in cutlass.range(cute.size(frag), unroll_full=True):
+                    frag[i] = frag[i] if cute.crd2idx(i, offsets) < inside else identity
+        else:
             for i in cutlass.range(cute.size(frag), unroll_full=True):
                 frag[i] = frag[i] if cute.crd2idx(i, offsets) < inside else identity
 
