@@ -78,7 +78,7 @@ def below(case: Any, tensors: dict[str, Any]) -> str:
         runner.run(call.tensors)
         torch.cuda.synchronize()
     except Exception as error:
-        if "CUDA" in type(error).__name__:
+        if "CUDA error" in str(error):
             raise
         return f"refused at launch: {' '.join(str(error).split())[-150:]} | {reason[:50]}"
     wanted = checks.exact(case, tensors)
