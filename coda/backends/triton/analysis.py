@@ -7,7 +7,7 @@
 Every row or col output is a function of loaded vectors, sizes and finished statistics, never of the running tile, so the
 finisher writes all of them: also where the matrix is empty and no tile runs.
 
-The workspace is one fp32 buffer. Statistics of rows take (slots, M) per plane, a slot being one part of a tile's columns;
+The workspace is one fp32 buffer. Statistics of rows take (tiles_n, M) per plane;
 selected columns take (M,), written by the tile that owns the column; statistics of columns take (tiles_m, columns).
 """
 
@@ -100,7 +100,7 @@ class Anatomy:
         return tuple(sorted(dict.fromkeys(found), key=lambda s: order[s.axis, s.fold == "select"]))
 
     def sliced(self) -> Iterator[tuple[Statistic, int]]:
-        """Statistics of rows that every part of a tile contributes to, with their first plane."""
+        """Statistics of rows that every tile contributes to, with their first plane."""
         at = 0
         for s in self.statistics:
             if s.axis == "row" and s.fold != "select":
@@ -109,7 +109,7 @@ class Anatomy:
 
     @property
     def row_planes(self) -> int:
-        """Planes of (slots, M)."""
+        """Planes of (tiles_n, M)."""
         return sum(s.planes for s, _ in self.sliced())
 
     @property
@@ -126,10 +126,10 @@ class Anatomy:
         """Width of what a statistic reduces."""
         return self.program.nodes[s.source].type.width
 
-    def workspace(self, m: int, n: int, slots: int, tiles_m: int) -> int:
+    def workspace(self, m: int, n: int, tiles_n: int, tiles_m: int) -> int:
         """Numbers in the workspace."""
         columns = sum(int(self.width(s) * n) for s in self.statistics if s.axis == "col")
-        return (self.row_planes * slots + len(self.selections)) * m + tiles_m * columns
+        return (self.row_planes * tiles_n + len(self.selections)) * m + tiles_m * columns
 
     @functools.cached_property
     def in_tile(self) -> list[int]:
@@ -158,6 +158,12 @@ class Anatomy:
             self.program.nodes[i].type.width for i in self.in_tile if self.program.nodes[i].type.kind is Kind.TILE
         ]
         return max(widths, default=Fraction(1))
+
+    @functools.cached_property
+    def reads(self) -> bool:
+        """Whether the epilogue reads a matrix."""
+        nodes = self.program.nodes
+        return any(nodes[i].op == "operand" and nodes[i].type.kind is Kind.TILE for i in self.in_tile)
 
     @functools.cached_property
     def traffic(self) -> Fraction:

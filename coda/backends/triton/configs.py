@@ -139,13 +139,11 @@ def shared_memory(problem: Problem, schedule: Schedule) -> int:
 # tile_m, tile_n, tile_k, warps, stages, what part of the largest tile's speed it reaches
 _HOPPER = (
     (128, 256, 64, 8, 3, 1.0),
-    (128, 128, 64, 8, 4, 0.86),
-    (64, 256, 64, 4, 3, 0.70),
-    (64, 128, 64, 4, 4, 0.62),
-    (64, 64, 64, 4, 4, 0.42),
-    (32, 128, 64, 4, 4, 0.34),
-    (16, 128, 64, 4, 5, 0.20),
-    (16, 64, 128, 4, 4, 0.14),
+    (128, 128, 64, 8, 6, 0.83),
+    (64, 128, 128, 4, 4, 0.51),
+    (64, 64, 128, 4, 4, 0.26),
+    (16, 128, 64, 4, 5, 0.14),
+    (16, 64, 128, 4, 4, 0.08),
 )
 _AMPERE = (
     (128, 256, 32, 8, 3, 1.0),
@@ -179,11 +177,19 @@ def default_schedule(program: EpilogueProgram, problem: Problem) -> Schedule:
     rows = [r for r in table if r[4] * r[2] * (r[0] + r[1]) * ITEM_BYTES[problem.dtype] + 32 * r[0] * 4 <= have.shared]
     best = min(rows, key=lambda r: _time(r, problem, have.sms, anatomy.unit))
     tile_m, tile_n, tile_k, warps, stages, _ = best
+    tiles = -(-problem.m // tile_m) * -(-problem.n // tile_n)
     schedule = Schedule(
-        tile_m=tile_m, tile_n=tile_n, tile_k=tile_k, warps=warps, stages=stages, persistent=_by_descriptor(problem)
+        tile_m=tile_m,
+        tile_n=tile_n,
+        tile_k=tile_k,
+        warps=warps,
+        stages=stages,
+        persistent=_by_descriptor(problem) and (best is table[0] or tiles > have.sms),
     )
-    wanted, split = _split(anatomy, schedule)
-    if wanted > split == 1:  # it cannot be cut: a smaller tile, 64 numbers per thread
+    if schedule.persistent and best is not table[0]:  # the epilogue needs shared memory beside the pipeline's
+        schedule = dataclasses.replace(schedule, stages=min(stages, 4))
+    split = _split(anatomy, schedule)
+    if split == 1 and tile_m * tile_n > 64 * 32 * warps and _weight(anatomy) >= LIGHT:  # it cannot be cut
         schedule = dataclasses.replace(schedule, tile_n=min(tile_n, 128), warps=8)
     return _fit(anatomy, dataclasses.replace(schedule, split=split))
 
@@ -205,16 +211,26 @@ def _time(row: tuple[int, int, int, int, int, float], problem: Problem, sms: int
     return waves * tile_m * tile_n / speed * (1.0 if step > 1 else 1e6)
 
 
-def _split(anatomy: Anatomy, schedule: Schedule) -> tuple[int, int]:
-    """Parts of the accumulator, as wanted and as possible: 64 numbers per thread never spill; 128 do with a heavy epilogue."""
-    held = schedule.tile_m * schedule.tile_n // (32 * schedule.warps)
-    weight = float(anatomy.traffic) + 0.5 * len(anatomy.statistics) + len(anatomy.in_tile) / 40
-    wanted = 1 if held <= 64 or (weight < 1.2 and not anatomy.statistics) else 2 if weight < 4.2 else 4
-    for split in (4, 2):
-        part = schedule.tile_n // split
-        if split <= wanted and part >= max(32, anatomy.unit) and anatomy.step(part) == part:
-            return wanted, split
-    return wanted, 1
+LIGHT, HEAVY = 1.2, 4.2
+
+
+def _weight(anatomy: Anatomy) -> float:
+    """Matrices read and written, statistics and operations, in matrices: how many registers an epilogue needs per column."""
+    return float(anatomy.traffic) + 0.5 * len(anatomy.statistics) + len(anatomy.in_tile) / 40
+
+
+def _split(anatomy: Anatomy, schedule: Schedule) -> int:
+    """Parts of the accumulator: 128 columns each; 64 where tiles are read; 32 where much is, and twice as wide."""
+    weight = _weight(anatomy)
+    if weight < LIGHT and not anatomy.statistics:
+        return 1
+    columns = 128 if weight < HEAVY and not anatomy.reads else 32 if weight >= HEAVY and anatomy.max_width > 1 else 64
+    split = max(1, schedule.tile_n // columns)
+    while split > 1 and (
+        schedule.tile_n // split < anatomy.unit or anatomy.step(schedule.tile_n // split) * split != schedule.tile_n
+    ):
+        split //= 2
+    return split
 
 
 def _fit(anatomy: Anatomy, schedule: Schedule) -> Schedule:
@@ -267,7 +283,7 @@ def candidates(program: EpilogueProgram, problem: Problem) -> list[Schedule]:
         ]
     elif problem.dtype != "float32":
         for tile_m, tile_n, tile_k, warps, stages, _ in _HOPPER if has_tma(problem.arch) else _AMPERE:
-            for split in (1, 2, 4):
+            for split in (1, 2, 4, 8):
                 for persistent in (True, False):
                     found.append(
                         Schedule(

@@ -10,6 +10,7 @@ number. Tiles are read first, all of them, so that an output may share memory wi
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -45,24 +46,33 @@ class Epilogue(Vectors):
         self.rows = Axis("rows", "row_ok")
         self.tiles: dict[int, str] = {}
 
-    def write(self) -> list[str]:
-        """The lines."""
+    def read(self) -> tuple[list[str], list[str]]:
+        """The lines that read tiles, and the names of what was read: a function of its own, called ahead of `write`."""
         self._positions()
+        names = []
         for i in self.anatomy.in_tile:
             node = self.program.nodes[i]
             if node.op == "operand" and node.type.kind is Kind.TILE:
-                self._read(node)
+                self._read(i, node)
+                names.append(f"{node.attr('name')}_in")
+        lines, self.lines, self._axes = self.lines, [], {}
+        return lines, names
+
+    def write(self) -> tuple[list[str], list[str]]:
+        """The lines that compute and store, and the names of this part's shares in statistics of rows."""
+        self._positions()
+        shares: dict[Statistic, list[str]] = {}
         if self.anatomy.tile_outputs:
             self.line("if ALIASED:", "an output shares memory with a tile: read everything before the first store")
             self.line("    tl.debug_barrier()")
         for i in self.anatomy.in_tile:
             for s in self.anatomy.statistics:
                 if s.source == i:
-                    self._partial(s)
+                    shares[s] = self._partial(s)
             for output in self.anatomy.tile_outputs:
                 if output.node == i:
                     self._store(output)
-        return self.lines
+        return self.lines, [name for s, _ in self.anatomy.sliced() for name in shares[s]]
 
     # positions --------------------------------------------------------------------------------------------------
     def _positions(self) -> None:
@@ -82,7 +92,11 @@ class Epilogue(Vectors):
         first, whole = times(width, "col0"), times(width, "N")
         if size > 1:
             first, whole = f"({first}){over}", f"({whole}){over}"
-        self.line(f"{name} = {first} + tl.arange(0, {count})")
+        if width in self._packed_widths and size == 1:
+            # four elements per access of every dtype: packed pairs and single elements get one layout, nothing moves
+            self.line(f"{name} = tl.max_contiguous({first} + tl.arange(0, {count}), 4)")
+        else:
+            self.line(f"{name} = {first} + tl.arange(0, {count})")
         if self.form.even_n and used == count:
             self.line(f"{name}_ok = tl.full(({count},), 1, tl.int1)", "N is a multiple of the tile")
         else:
@@ -91,7 +105,44 @@ class Epilogue(Vectors):
         self._axes[name] = Axis(name, f"{name}_ok")
         return self._axes[name]
 
+    @functools.cached_property
+    def _packed_widths(self) -> set[Fraction]:
+        """Widths in which pairs of columns are moved as integers."""
+        nodes = self.program.nodes
+        read = {
+            nodes[i].type.width / 2
+            for i in self.anatomy.in_tile
+            if nodes[i].op == "operand" and nodes[i].type.kind is Kind.TILE and self._reads_packed(i)
+        }
+        return read | {nodes[o.node].type.width / 2 for o in self.anatomy.tile_outputs if self._writes_packed(o)}
+
     # reading and writing matrices -------------------------------------------------------------------------------
+    def _packs(self, tensor: str) -> bool:
+        """Whether two neighbouring columns of a tensor can be moved as one integer."""
+        spec = self.spec(tensor)
+        return spec.layout == "row" and spec.aligned and spec.dtype in lowering.PACKED
+
+    def _reads_packed(self, index: int) -> bool:
+        """A tile of which only the even and the odd columns are wanted apart."""
+        whole = [o.node for o in self.anatomy.tile_outputs] + [s.source for s in self.anatomy.statistics]
+        return (
+            self._packs(str(self.program.nodes[index].attr("name")))
+            and index not in whole
+            and all(
+                self.program.nodes[i].op == "unpair"
+                for i in self.anatomy.in_tile
+                if index in self.program.nodes[i].args
+            )
+        )
+
+    def _writes_packed(self, output: Output) -> bool:
+        node = self.program.nodes[output.node]
+        return node.op == "pair" and node.type.dtype is DType.FLOAT and self._packs(f"out.{output.name}")
+
+    def _packed_place(self, tensor: str, dtype: str, axis: Axis) -> str:
+        """The address of a matrix's pairs of elements."""
+        return f"pairs_at({tensor} + rows64[:, None] * {tensor}_stride, {dtype}) + {axis.at}[None, :]"
+
     def _place(self, tensor: str, layout: str, axis: Axis) -> str:
         """The address of a matrix's elements."""
         if layout == "row":
@@ -100,10 +151,16 @@ class Epilogue(Vectors):
             return f"{tensor} + rows[:, None] + {axis.at}.to(tl.int64)[None, :] * {tensor}_stride"
         return f"{tensor} + rows64[:, None] * {tensor}_stride_m + {axis.at}.to(tl.int64)[None, :] * {tensor}_stride_n"
 
-    def _read(self, node: Node) -> None:
+    def _read(self, index: int, node: Node) -> None:
         name = str(node.attr("name"))
         self.used.add(name)
-        axis, spec = self.columns(node.type.width), self.spec(name)
+        spec = self.spec(name)
+        if self._reads_packed(index):
+            axis = self.columns(node.type.width / 2)
+            place = self._packed_place(f"{name}_ptr", lowering.PACKED[spec.dtype], axis)
+            self.line(f"{name}_in = tl.load({place}, mask=row_ok[:, None] & {axis.ok}[None, :], other=0)")
+            return
+        axis = self.columns(node.type.width)
         place = self._place(f"{name}_ptr", spec.layout, axis)
         other = "0.0" if "float" in spec.dtype and (self.native_fp8 or spec.dtype not in lowering.FP8) else "0"
         self.line(f"{name}_in = tl.load({place}, mask=row_ok[:, None] & {axis.ok}[None, :], other={other})")
@@ -113,6 +170,13 @@ class Epilogue(Vectors):
         t = node.type
         dtype = self.spec(f"out.{output.name}").dtype
         name = f"{output.name}_out"
+        if self._writes_packed(output):
+            half = self.columns(t.width / 2)
+            even, odd = (self._full(i, t) for i in node.args)
+            place = self._packed_place(name, lowering.PACKED[dtype], half)
+            value = f'packed({even}, {odd}, "{dtype}")'
+            self.line(f"tl.store({place}, {value}, mask=row_ok[:, None] & {half.ok}[None, :])", f"-> {output.name}")
+            return
         text = lowering.stored(self.tile(output.node), t.dtype, dtype, output.saturate, self.native_fp8)
         layout = self.spec(f"out.{output.name}").layout
         if t.kind is Kind.SEGMENT and not is_grouped(t):
@@ -151,7 +215,7 @@ class Epilogue(Vectors):
             name = str(node.attr("name"))
             return lowering.loaded(f"{name}_in", t.dtype, self.spec(name).dtype, self.native_fp8)
         if node.op == "pair":
-            return f"paired({self._full(node.args[0], node, t)}, {self._full(node.args[1], node, t)})"
+            return f"paired({self._full(node.args[0], t)}, {self._full(node.args[1], t)})"
         if node.op.startswith("segment_"):
             return self._segment(node)
         return self.elementwise(node, [self._beside(i, t) for i in node.args])
@@ -161,7 +225,12 @@ class Epilogue(Vectors):
         (source,) = node.args
         even, odd = f"v{source}_even", f"v{source}_odd"
         if even not in self._axes:
-            self.line(f"{even}, {odd} = unpaired({self.tile(source)})", "columns 0, 2, … and 1, 3, …")
+            if self.program.nodes[source].op == "operand" and self._reads_packed(source):
+                name = str(self.program.nodes[source].attr("name"))
+                text = f'unpacked({name}_in, "{self.spec(name).dtype}")'
+            else:
+                text = f"unpaired({self.tile(source)})"
+            self.line(f"{even}, {odd} = {text}", "columns 0, 2, … and 1, 3, …")
             self._axes[even] = Axis(even, "")
         return odd if node.attr("odd") else even
 
@@ -184,7 +253,7 @@ class Epilogue(Vectors):
             return f"spread({self.tile(index)}, {own.size})"
         return self.tile(index)
 
-    def _full(self, index: int, pair: Node, t: Type) -> str:
+    def _full(self, index: int, t: Type) -> str:
         """A value as a whole tile of half the width of a pair."""
         own = self.program.nodes[index].type
         if own.kind is Kind.TILE:
@@ -196,7 +265,8 @@ class Epilogue(Vectors):
         return f"tl.broadcast_to({self._beside(index, t)}, {shape})"
 
     # statistics -------------------------------------------------------------------------------------------------
-    def _partial(self, s: Statistic) -> None:
+    def _partial(self, s: Statistic) -> list[str]:
+        """Fold this part; what belongs to rows is returned by name, for the kernel to merge over the parts of a tile."""
         value = self.tile(s.source)
         width = self.anatomy.width(s)
         axis = self.columns(width)
@@ -206,26 +276,44 @@ class Epilogue(Vectors):
             self.line(
                 f"tl.store(partials + {start} + (tl.cast(tile_m, tl.int64) * ({times(width, 'N')}) + {axis.at}), part, mask={axis.ok})"
             )
-            return
-        self.used.add("slots")
+            return []
         inside = f"{axis.ok}[None, :]"
         if s.fold == "select":
             self._select(s, value, width)
-            return
+            return []
         first = dict(self.anatomy.sliced())[s]
-        if s.planes == 1:
-            self.line(f'part = fold_part({value}, {inside}, "{s.fold}", 1)', f"{s.fold} over the tile's columns")
-            parts = ["part"]
+        names = [f"row_part_{first + i}" for i in range(s.planes)]
+        if s.fold == "logsumexp":
+            self.line(f"{names[0]}, {names[1]} = logsumexp_part({value}, {inside})")
+        elif s.fold == "moments":
+            used = int(self.form.step * width)
+            self.line(f"count = tl.minimum(tl.maximum({times(width, 'N')} - {times(width, 'col0')}, 0), {used})")
+            self.line(f"{names[0]}, {names[1]} = moments_part({value}, {inside}, count)")
         else:
-            parts = ["part", "part_2"]
-            if s.fold == "moments":
-                used = int(self.form.step * width)
-                self.line(f"count = tl.minimum(tl.maximum({times(width, 'N')} - {times(width, 'col0')}, 0), {used})")
-                self.line(f"part, part_2 = moments_part({value}, {inside}, count)")
-            else:
-                self.line(f"part, part_2 = logsumexp_part({value}, {inside})")
-        for offset, name in enumerate(parts):
-            self.line(f"tl.store(partials + ({first + offset} * slots + slot) * m64 + rows, {name}, mask=row_ok)")
+            self.line(f'{names[0]} = fold_part({value}, {inside}, "{s.fold}", 1)', f"{s.fold} over the tile's columns")
+        return names
+
+    def merge(self, parts: int) -> list[str]:
+        """Lines of the kernel: the shares of all parts of a tile into one, in order, and that one into its slot."""
+        lines = []
+        for s, first in self.anatomy.sliced():
+            planes = [f"row_part_{first + i}" for i in range(s.planes)]
+            width = self.anatomy.width(s)
+            for part in range(1, parts):
+                old, new = (", ".join(f"{plane}_{i}" for plane in planes) for i in (0, part))
+                extra = f'"{s.fold}"'
+                if s.fold == "logsumexp":
+                    extra = ""
+                elif s.fold == "moments":
+                    step = int(self.form.step * width)
+                    extra = f"{times(width, 'N')} - ({times(width, 'col0')}), {part * step}, {step}"
+                name = {"logsumexp": "merge_logsumexp", "moments": "merge_moments"}.get(s.fold, "merge")
+                lines.append(f"{old} = {name}({old}, {new}{', ' if extra else ''}{extra})")
+            lines += [
+                f"tl.store(partials + ({first + i} * tiles_n + tile_n) * tl.cast(M, tl.int64) + rows, {plane}_0, mask=rows < M)"
+                for i, plane in enumerate(planes)
+            ]
+        return ["rows = row0 + tl.arange(0, TILE_M)", *lines] if lines else []
 
     def _select(self, s: Statistic, value: str, width: Fraction) -> None:
         wanted = self.vector(s.index, self.rows)
@@ -233,7 +321,7 @@ class Epilogue(Vectors):
         self.line(f"count = tl.minimum({times(width, 'N')} - {times(width, 'col0')}, {used})")
         typed = self._typed(s.index, self.rows) if self.program.nodes[s.index].op == "const" else wanted
         self.line(f"part, mine = select_part({value}, {typed}, {times(width, 'col0')}, count)")
-        place = f"({self.anatomy.row_planes} * slots + {self.anatomy.selections.index(s)}) * m64 + rows"
+        place = f"({self.anatomy.row_planes} * tiles_n + {self.anatomy.selections.index(s)}) * m64 + rows"
         self.line(f"tl.store(partials + {place}, part, mask=row_ok & mine)", "only the tile that owns the column")
 
     def _tail(self, s: Statistic) -> str:
@@ -243,7 +331,7 @@ class Epilogue(Vectors):
 
 def col_partials(anatomy: Anatomy, s: Statistic) -> str:
     """Where the partials of a statistic of columns begin in the workspace, as text."""
-    rows = f"({anatomy.row_planes} * slots + {len(anatomy.selections)}) * m64"
+    rows = f"({anatomy.row_planes} * tiles_n + {len(anatomy.selections)}) * m64"
     start = anatomy.col_start(s)
     if not start:
         return rows

@@ -17,15 +17,15 @@ from coda.primitives.types import Kind
 from coda.problem import Problem
 from coda.program import Output
 
-LANES = 64
+LANES = 32
 
 
 class Finisher(Vectors):
     """Writes the sections of the finisher."""
 
-    def __init__(self, anatomy: Anatomy, problem: Problem, form: Form) -> None:
+    def __init__(self, anatomy: Anatomy, problem: Problem, form: Form, parts: int) -> None:
         super().__init__(anatomy.program, problem, form.native_fp8)
-        self.anatomy, self.form = anatomy, form
+        self.anatomy, self.form, self.parts = anatomy, form, parts
 
     def finished(self, index: int, axis: Axis) -> str:
         """A statistic, combined from its partials."""
@@ -41,12 +41,12 @@ class Finisher(Vectors):
             text = f'combine(partials + {col_partials(self.anatomy, s)}, {where}, "{s.fold}")'
             return f"{text} / tl.cast({count}, tl.float32)" if node.op == "col_mean" else text
         first = dict(self.anatomy.sliced())[s]
-        planes = ", ".join(f"partials + {first + i} * slots * m64" for i in range(s.planes))
-        where = f"slots, M, {axis.at}, {axis.ok}"
+        planes = ", ".join(f"partials + {first + i} * tiles_n * m64" for i in range(s.planes))
+        where = f"tiles_n, M, {axis.at}, {axis.ok}"
         if s.fold == "logsumexp":
             return f"combine_logsumexp({planes}, {where})"
         if s.fold == "moments":
-            step = int(self.form.step * width)
+            step = int(self.form.step * self.parts * width)
             if node.attr("part") == "mean":
                 return f"moments_mean({planes.split(', ')[0]}, {where}, {count}, {step})"
             return f"moments_variance({planes}, {where}, {count}, {step})"
@@ -60,7 +60,7 @@ class Finisher(Vectors):
         if there not in self._axes:
             self.line(f"{there} = {axis.ok} & ({wanted} >= 0) & ({wanted} < {times(width, 'N')})")
             self._axes[there] = Axis(there, there)
-        return f"tl.load(partials + ({self.anatomy.row_planes} * slots + {place}) * m64 + {axis.at}, mask={there}, other=0.0)"
+        return f"tl.load(partials + ({self.anatomy.row_planes} * tiles_n + {place}) * m64 + {axis.at}, mask={there}, other=0.0)"
 
     def write(self) -> list[str]:
         """The lines of the body."""

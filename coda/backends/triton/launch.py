@@ -19,14 +19,15 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
 from coda import env
-from coda.backends.triton import configs, lowering
+from coda.backends.triton import configs
 from coda.backends.triton.analysis import Anatomy
+from coda.backends.triton.dispatch import Dispatch
 from coda.backends.triton.finish import sections
 from coda.backends.triton.template import GENERATOR, Argument, Generated
 from coda.errors import BackendUnavailable, CompileError
@@ -94,8 +95,8 @@ class Runner:
     generated: Generated
     module: ModuleType
     sizes: dict[str, int] = field(init=False)
-    _kernel: list[Callable[[Mapping[str, Any], Any], Any]] = field(init=False)
-    _finisher: list[Callable[[Mapping[str, Any], Any], Any]] = field(init=False)
+    _kernel: Dispatch | None = field(init=False)
+    _finisher: Dispatch | None = field(init=False)
     _grid: dict[int, int] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -103,34 +104,23 @@ class Runner:
         anatomy = Anatomy(self.program)
         tiles_m = -(-p.m // s.tile_m) if p.n else 0
         tiles_n = -(-p.n // (form.step * s.split)) if p.m else 0
-        slots = tiles_n * s.split
-        self.sizes = {"m": p.m, "n": p.n, "k": p.k, "slots": slots, "tiles_m": tiles_m}
+        self.sizes = {"m": p.m, "n": p.n, "k": p.k, "tiles_m": tiles_m, "tiles_n": tiles_n}
         self.tiles = tiles_m * tiles_n if self.generated.kernel is not None else 0
         self.vector_blocks = sections(anatomy, p.m, p.n)
-        self.workspace = max(1, anatomy.workspace(p.m, p.n, slots, tiles_m)) if anatomy.statistics else 0
-        self._kernel = [self._getter(a) for a in self.generated.kernel or ()]
-        self._finisher = [self._getter(a) for a in self.generated.finisher or ()]
+        self.workspace = max(1, anatomy.workspace(p.m, p.n, tiles_n, tiles_m)) if anatomy.statistics else 0
         self.outputs = tuple(f"out.{o.name}" for o in anatomy.tile_outputs)
         self.inputs = tuple(o.name for o in self.program.operands if o.kind == "tile")
         self.options = {"num_warps": s.warps, "num_stages": s.stages, "enable_fp_fusion": self.program.fast_math}
+        self.finish_options = {**self.options, "num_warps": 4, "num_stages": 2}
+        self._kernel = self._dispatch("tile_kernel", self.generated.kernel, self.options)
+        self._finisher = self._dispatch("finish_kernel", self.generated.finisher, self.finish_options)
 
-    def _getter(self, a: Argument) -> Callable[[Mapping[str, Any], Any], Any]:
-        if a.what == "size":
-            value = self.sizes[a.tensor]
-            return lambda tensors, workspace: value
-        if a.what == "workspace":
-            return lambda tensors, workspace: workspace
-        if a.what == "stride":
-            return lambda tensors, workspace: tensors[a.tensor].stride(a.dim)
-        if a.what == "scalar":
-            return functools.partial(_scalar, a.tensor, int if a.type == "i64" else float)
-        if a.what == "descriptor":
-            return functools.partial(_descriptor, a)
-        if a.type == "*u8" and self.problem.spec(a.tensor).dtype in lowering.FP8:
-            import torch
-
-            return lambda tensors, workspace: tensors[a.tensor].view(torch.uint8)
-        return lambda tensors, workspace: tensors[a.tensor]
+    def _dispatch(
+        self, name: str, arguments: tuple[Argument, ...] | None, options: Mapping[str, Any]
+    ) -> Dispatch | None:
+        if arguments is None:
+            return None
+        return Dispatch(getattr(self.module, name), arguments, self.problem, self.sizes, options)
 
     def run(self, tensors: Mapping[str, Any]) -> None:
         """Launch on the tensors' device and its current stream; nothing waits."""
@@ -162,18 +152,12 @@ class Runner:
         import torch
 
         workspace = torch.empty(self.workspace, dtype=torch.float32, device=device) if self.workspace else None
+        index = device.index or 0
         try:
-            if self.tiles:
-                args = [get(tensors, workspace) for get in self._kernel]
-                self.module.tile_kernel[(self._programs(device),)](
-                    *args, ALIASED=self._aliased(tensors), **self.options
-                )
-            if self.vector_blocks:
-                args = [get(tensors, workspace) for get in self._finisher]
-                fusion = self.options["enable_fp_fusion"]
-                self.module.finish_kernel[(self.vector_blocks,)](
-                    *args, num_warps=4, num_stages=2, enable_fp_fusion=fusion
-                )
+            if self.tiles and self._kernel is not None:
+                self._kernel(self._programs(device), index, tensors, workspace, {"ALIASED": self._aliased(tensors)})
+            if self.vector_blocks and self._finisher is not None:
+                self._finisher(self.vector_blocks, index, tensors, workspace, {})
         except Exception as error:
             raise_as_compile_error(error, self.program.name)
             raise
@@ -200,33 +184,6 @@ def multiprocessors(device: Any) -> int:
     import torch
 
     return int(torch.cuda.get_device_properties(device).multi_processor_count) if device.type == "cuda" else 3
-
-
-def _scalar(name: str, number: type, tensors: Mapping[str, Any], workspace: Any) -> Any:
-    """A number, or a 0-d tensor; the interpreter takes tensors alone."""
-    import torch
-
-    x = tensors[name]
-    if isinstance(x, torch.Tensor):
-        return x
-    return (
-        torch.tensor(number(x), dtype=torch.float64 if number is float else torch.int64)
-        if env.interpreting()
-        else number(x)
-    )
-
-
-def _descriptor(a: Argument, tensors: Mapping[str, Any], workspace: Any) -> Any:
-    from triton.tools.tensor_descriptor import TensorDescriptor
-
-    x = tensors[a.tensor]
-    if a.swapped:
-        x = x.mT
-    strides = list(x.stride())
-    strides[1] = 1  # of a matrix with one column PyTorch may say anything
-    if x.shape[0] == 1:
-        strides[0] = max(16, -(-x.shape[1] // 16) * 16)
-    return TensorDescriptor(x, list(x.shape), strides, list(a.block))
 
 
 def raise_as_compile_error(error: Exception, name: str) -> None:
@@ -268,7 +225,7 @@ def cross(runner: Runner, arch: str) -> Built:
             runner.module.finish_kernel,
             generated.finisher,
             arch,
-            {**options, "num_warps": 4, "num_stages": 2},
+            runner.finish_options,
             {},
         )
     if generated.kernel is not None:

@@ -17,7 +17,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-SLOTS = tl.constexpr(16)
+from coda.backends.triton.maths import INTERPRETED, LOG2_E, fma, to_bf16
+
+SLOTS = tl.constexpr(32)
 INFINITY = tl.constexpr(float("inf"))
 
 
@@ -47,6 +49,59 @@ def paired(x, y):
     """x in the even columns, y in the odd ones."""
     z = tl.join(x, y)
     return tl.reshape(z, (z.shape[0], z.shape[1] * 2))
+
+
+@triton.jit
+def tile_at(tile, tiles_m, tiles_n, GROUP: tl.constexpr):
+    """Row and column of a tile: neighbours in time share rows of A and columns of B in L2."""
+    group = tile // (GROUP * tiles_n)
+    height = tl.minimum(tiles_m - group * GROUP, GROUP)
+    rest = tile % (GROUP * tiles_n)
+    return group * GROUP + rest % height, rest // height
+
+
+# two neighbouring columns as one integer: they keep the shape and the layout of a tile of half the width ------------
+
+
+@triton.jit
+def pairs_at(pointers, PACKED: tl.constexpr):
+    """Pointers to the integers that hold two elements each."""
+    return pointers.to(tl.pointer_type(PACKED), bitcast=True)
+
+
+@triton.jit
+def unpacked(x, DTYPE: tl.constexpr):
+    """The even and the odd columns, in fp32."""
+    if DTYPE == "bfloat16":
+        return (x << 16).to(tl.float32, bitcast=True), (x & -65536).to(tl.float32, bitcast=True)
+    elif DTYPE == "float32":
+        return x.to(tl.int32).to(tl.float32, bitcast=True), (x >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+    else:
+        even, odd = x.to(tl.int16), (x >> 16).to(tl.int16)
+        return even.to(tl.float16, bitcast=True).to(tl.float32), odd.to(tl.float16, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def packed(even, odd, DTYPE: tl.constexpr):
+    """fp32 columns, rounded to DTYPE, two by two."""
+    if DTYPE == "float32":
+        low, high = even.to(tl.int32, bitcast=True), odd.to(tl.int32, bitcast=True)
+        return (low.to(tl.int64) & 0xFFFFFFFF) | (high.to(tl.int64) << 32)
+    elif INTERPRETED:
+        if DTYPE == "bfloat16":
+            low, high = to_bf16(even), to_bf16(odd)
+        else:
+            low, high = even.to(tl.float16), odd.to(tl.float16)
+        low, high = low.to(tl.int16, bitcast=True), high.to(tl.int16, bitcast=True)
+        return (low.to(tl.int32) & 0xFFFF) | (high.to(tl.int32) << 16)
+    elif DTYPE == "bfloat16":
+        return tl.inline_asm_elementwise(
+            "cvt.rn.bf16x2.f32 $0, $1, $2;", "=r,f,f", [odd, even], dtype=tl.int32, is_pure=True, pack=1
+        )
+    else:
+        return tl.inline_asm_elementwise(
+            "cvt.rn.f16x2.f32 $0, $1, $2;", "=r,f,f", [odd, even], dtype=tl.int32, is_pure=True, pack=1
+        )
 
 
 # segments ---------------------------------------------------------------------------------------------------------
@@ -106,9 +161,13 @@ def fold_part(x, ok, FOLD: tl.constexpr, AXIS: tl.constexpr):
 @triton.jit
 def logsumexp_part(x, ok):
     """The largest number of each row and Σ exp(x - largest); an infinite largest is not subtracted."""
-    largest = tl.max(tl.where(ok & (x == x), x, -INFINITY), axis=1)
-    base = tl.where(tl.abs(largest) < INFINITY, largest, 0.0)
-    return largest, tl.sum(tl.where(ok, tl.exp(x - base[:, None]), 0.0), axis=1)
+    if INTERPRETED:
+        largest = tl.max(tl.where(ok & (x == x), x, -INFINITY), axis=1)
+    else:
+        largest = tl.max(tl.where(ok, x, -INFINITY), axis=1)  # the hardware's max passes over NaN
+    base = tl.where(tl.abs(largest) < INFINITY, largest, 0.0) * LOG2_E
+    # 2^(x·log2 e - base): one rounding of the base, shared by all terms, as small as that of base itself
+    return largest, tl.sum(tl.where(ok, tl.exp2(fma(x, LOG2_E, -base[:, None])), 0.0), axis=1)
 
 
 @triton.jit
@@ -126,6 +185,41 @@ def select_part(x, wanted, first, count):
     local = tl.where(mine, wanted - first, -1).to(tl.int32)
     here = tl.arange(0, x.shape[1])[None, :] == local[:, None]
     return tl.sum(tl.where(here, x, 0.0), axis=1), mine
+
+
+# parts of one tile into one -----------------------------------------------------------------------------------------
+
+
+@triton.jit
+def merge(x, y, FOLD: tl.constexpr):
+    if FOLD == "sum":
+        return x + y
+    else:
+        return tl.maximum(x, y)
+
+
+@triton.jit
+def merge_logsumexp(top, total, top_2, total_2):
+    both = tl.maximum(top, top_2)
+    return both, total * scale_to(top, both) + total_2 * scale_to(top_2, both)
+
+
+@triton.jit
+def scale_to(top, new):
+    """What a sum relative to `top` is multiplied with to be relative to `new`; infinite ones are not subtracted."""
+    return tl.exp(tl.where((tl.abs(top) < INFINITY) & (tl.abs(new) < INFINITY), top - new, 0.0))
+
+
+@triton.jit
+def merge_moments(mean, squares, mean_2, squares_2, columns, FIRST: tl.constexpr, STEP: tl.constexpr):
+    """FIRST columns (of `columns` there are) and the STEP behind them (Chan, Golub and LeVeque)."""
+    n = tl.minimum(tl.maximum(columns, 0), FIRST).to(tl.float32)
+    m = tl.minimum(tl.maximum(columns - FIRST, 0), STEP).to(tl.float32)
+    share = m / tl.maximum(n + m, 1.0)
+    away = mean_2 - mean
+    some = m > 0.0
+    mean = tl.where(some, mean + away * share, mean)
+    return mean, tl.where(some, squares + squares_2 + away * away * (n * share), squares)
 
 
 # what the finisher makes of them ----------------------------------------------------------------------------------
@@ -162,14 +256,14 @@ def combine(base, slots, length, at, ok, FOLD: tl.constexpr):
 @triton.jit
 def combine_logsumexp(largest, sums, slots, length, at, ok):
     """log Σ exp from the parts of `logsumexp_part`, as PyTorch for infinities and NaN."""
-    top = combine(largest, slots, length, at, ok, "max")
-    base = tl.where(tl.abs(top) < INFINITY, top, 0.0)
+    top = tl.full((SLOTS, at.shape[0]), -INFINITY, tl.float32)
     total = tl.zeros((SLOTS, at.shape[0]), tl.float32)
     for first in range(0, slots, SLOTS):
         m = plane(largest, first, slots, length, at, ok, -INFINITY)
-        factor = tl.exp(tl.where(tl.abs(m) < INFINITY, m - base[None, :], 0.0))
-        total += plane(sums, first, slots, length, at, ok, 0.0) * factor
-    return base + tl.log(tl.sum(total, axis=0))
+        top, total = merge_logsumexp(top, total, m, plane(sums, first, slots, length, at, ok, 0.0))
+    every = tl.max(top, axis=0)
+    base = tl.where(tl.abs(every) < INFINITY, every, 0.0)
+    return base + tl.log(tl.sum(total * scale_to(top, every[None, :]), axis=0))
 
 
 @triton.jit

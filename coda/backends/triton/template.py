@@ -23,8 +23,9 @@ from coda.primitives.types import Kind
 from coda.problem import Problem, Schedule
 from coda.program import EpilogueProgram
 
-GENERATOR = 1
+GENERATOR = 2
 """Version of the generator: part of every key."""
+STREAM = (False, False)
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,13 @@ def generate(
 
 class _Module:
     def __init__(
-        self, program: EpilogueProgram, problem: Problem, schedule: Schedule, anatomy: Anatomy, form: Form, tma: bool
+        self,
+        program: EpilogueProgram,
+        problem: Problem,
+        schedule: Schedule,
+        anatomy: Anatomy,
+        form: Form,
+        tma: bool,
     ) -> None:
         self.program, self.problem, self.schedule, self.anatomy, self.form = program, problem, schedule, anatomy, form
         self.tma = tma and schedule.tma and min(problem.m, problem.n, problem.k) > 0
@@ -90,6 +97,10 @@ class _Module:
         sizes = {"TILE_M": s.tile_m, "TILE_N": s.tile_n, "TILE_K": s.tile_k, "GROUP_M": s.group_m}
         for name, value in {**sizes, "STEP_N": self.form.step * s.split, "LANES": LANES}.items():
             text = re.sub(rf"\b{name}\b", str(value), text)
+        if STREAM[0]:
+            text = re.sub(r"(_in = tl.load\(.*)\)", r'\1, eviction_policy="evict_first")', text)
+        if STREAM[1]:
+            text = re.sub(r"(tl.store\(.*mask=row_ok\[:, None\] .*)\)  # ->", rf"\1, {STREAM[1]})  # ->", text)
         return Generated(text, kernel, finisher, self.form)
 
     def _head(self) -> list[str]:
@@ -109,8 +120,9 @@ class _Module:
             "",
             "from coda.backends.triton import maths",
             "from coda.backends.triton.pieces import combine, combine_logsumexp, fold_part, halves, logsumexp_part",
-            "from coda.backends.triton.pieces import moments_mean, moments_part, moments_variance, paired, scalar, segment",
-            "from coda.backends.triton.pieces import select_part, spread, unpaired, wide_segment",
+            "from coda.backends.triton.pieces import merge, merge_logsumexp, merge_moments, tile_at",
+            "from coda.backends.triton.pieces import moments_mean, moments_part, moments_variance, packed, paired, pairs_at",
+            "from coda.backends.triton.pieces import scalar, segment, select_part, spread, unpacked, unpaired, wide_segment",
             "",
             "",
             "",
@@ -119,7 +131,9 @@ class _Module:
     # the tile kernel ----------------------------------------------------------------------------------------------
     def _tile_kernel(self) -> tuple[list[str], tuple[Argument, ...]]:
         epilogue = Epilogue(self.anatomy, self.problem, self.form)
-        body = epilogue.write()
+        reading, inputs = epilogue.read()
+        body, shares = epilogue.write()
+        self.epilogue, self.inputs, self.shares = epilogue, inputs, shares
         arguments = self._operands(epilogue.used)
         for output in self.anatomy.tile_outputs:
             arguments += self._matrix(f"{output.name}_out", f"out.{output.name}")
@@ -128,11 +142,35 @@ class _Module:
         sizes = [Argument("M", "size", "m"), Argument("N", "size", "n")]
         inner = [a.name for a in arguments + sizes]
         acc = ["acc"] if self.gemm else []
-        text = [
+        text = []
+        if inputs:
+            text += [
+                "@triton.jit",
+                f"def inputs({', '.join(['row0', 'col0', *inner])}):",
+                '    """Tiles that one part of a tile reads."""',
+                *("    " + line for line in reading),
+                f"    return {', '.join(inputs)}",
+                "",
+                "",
+            ]
+        every = [
+            *acc,
+            *inputs,
+            "row0",
+            "col0",
+            "tile_m",
+            "tile_n",
+            "tiles_m",
+            "tiles_n",
+            *inner,
+            "ALIASED: tl.constexpr",
+        ]
+        text += [
             "@triton.jit",
-            f"def epilogue({', '.join([*acc, 'row0', 'col0', 'tile_m', 'slot', 'slots', 'tiles_m', *inner, 'ALIASED: tl.constexpr'])}):",
+            f"def epilogue({', '.join(every)}):",
             f'    """{"What follows the product, on one part of a tile." if self.gemm else "One tile."}"""',
             *("    " + line for line in body),
+            *([f"    return {', '.join(shares)}"] if shares else []),
             "",
             "",
         ]
@@ -140,13 +178,13 @@ class _Module:
         product = self._product_arguments() if self.gemm else []
         if self.gemm:
             sizes = [*sizes, Argument("K", "size", "k")]
-        every = product + arguments + sizes
+        taken = product + arguments + sizes
         text += [
-            self._decorator(every),
-            f"def tile_kernel({', '.join([a.name for a in every] + ['ALIASED: tl.constexpr'])}):",
+            self._decorator(taken),
+            f"def tile_kernel({', '.join([a.name for a in taken] + ['ALIASED: tl.constexpr'])}):",
         ]
         text += ["    " + line for line in (self._gemm_body(call) if self.gemm else self._pointwise_body(call))]
-        return [*text, "", ""], tuple(every)
+        return [*text, "", ""], tuple(taken)
 
     @staticmethod
     def _decorator(arguments: list[Argument]) -> str:
@@ -239,26 +277,43 @@ class _Module:
     def _gemm_body(self, call: str) -> list[str]:
         s = self.schedule
         lines = ["tiles_m = tl.cdiv(M, TILE_M)", "tiles_n = tl.cdiv(N, STEP_N)"]
+        if self.problem.k:
+            lines.insert(
+                0, "tl.assume(K > 0)  # else the compiler writes the epilogue a second time, for no loop over K"
+            )
         tile = [
-            "# neighbouring tiles share rows of A and columns of B in L2",
-            "group = tile // (GROUP_M * tiles_n)",
-            "height = tl.minimum(tiles_m - group * GROUP_M, GROUP_M)",
-            "tile_m = group * GROUP_M + tile % (GROUP_M * tiles_n) % height",
-            "tile_n = tile % (GROUP_M * tiles_n) // height",
+            "tile_m, tile_n = tile_at(tile, tiles_m, tiles_n, GROUP_M)",
             "row0 = tile_m * TILE_M",
             "col0 = tile_n * STEP_N",
             *self._product(),
-            *self._parts("acc", s.split),
+            *self._epilogues(s.split, call),
         ]
-        for number, part in enumerate(self._part_names(s.split)):
-            at = f"col0 + {number * self.form.step}" if number else "col0"
-            tile.append(
-                f"epilogue({part}, row0, {at}, tile_m, tile_n * {s.split} + {number}, tiles_n * {s.split}, tiles_m, {call}, ALIASED)"
-            )
         if not s.persistent:
             return [*lines, "tile = tl.program_id(0)", *tile]
         lines.append("for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):")
         return lines + ["    " + line for line in tile]
+
+    def _epilogues(self, split: int, call: str) -> list[str]:
+        """The parts of a tile one after the other, each with its tiles read while the one before is computed."""
+
+        def read(part: int) -> list[str]:
+            names = ", ".join(f"{name}_{part}" for name in self.inputs)
+            return [f"{names} = inputs(row0, {at(part)}, {call})"] if names and part < split else []
+
+        def at(part: int) -> str:
+            return f"col0 + {part * self.form.step}" if part else "col0"
+
+        lines = [*read(0), *self._parts("acc", split)]
+        for part in range(split):
+            acc = [self._part_names(split)[part]] if self.gemm else []
+            inputs = [f"{name}_{part}" for name in self.inputs]
+            shares = ", ".join(f"{name}_{part}" for name in self.shares)
+            places = ["row0", at(part), "tile_m", "tile_n", "tiles_m", "tiles_n"]
+            lines += read(part + 1)
+            lines.append(
+                f"{shares + ' = ' if shares else ''}epilogue({', '.join([*acc, *inputs, *places])}, {call}, ALIASED)"
+            )
+        return lines + self.epilogue.merge(split)
 
     def _product(self) -> list[str]:
         lines = ["acc = tl.zeros((TILE_M, TILE_N), tl.float32)"]
@@ -299,12 +354,14 @@ class _Module:
             "tile = tl.program_id(0)",
             "tile_m = tile // tiles_n",
             "tile_n = tile % tiles_n",
-            f"epilogue(tile_m * TILE_M, tile_n * STEP_N, tile_m, tile_n, tiles_n, tiles_m, {call}, ALIASED)",
+            "row0 = tile_m * TILE_M",
+            "col0 = tile_n * STEP_N",
+            *self._epilogues(1, call),
         ]
 
     # the finisher -------------------------------------------------------------------------------------------------
     def _finisher(self) -> tuple[list[str], tuple[Argument, ...]]:
-        writer = Finisher(self.anatomy, self.problem, self.form)
+        writer = Finisher(self.anatomy, self.problem, self.form, self.schedule.split)
         body = writer.write()
         arguments = self._operands(writer.used)
         for output in self.anatomy.vector_outputs:
@@ -312,8 +369,8 @@ class _Module:
         if self.anatomy.statistics:
             arguments += [
                 Argument("partials", "workspace", type="*fp32"),
-                Argument("slots", "size", "slots"),
                 Argument("tiles_m", "size", "tiles_m"),
+                Argument("tiles_n", "size", "tiles_n"),
             ]
         arguments += [Argument("M", "size", "m"), Argument("N", "size", "n")]
         text = [self._decorator(arguments), f"def finish_kernel({', '.join(a.name for a in arguments)}):"]
