@@ -13,7 +13,7 @@
 | rstd | about 1, as 1 / RMS of rows |
 | index | int64 in [0, N), one row in eight outside: -100, N or N + 5 |
 | angles | cos and sin of angles, interleaved per pair of columns |
-| frequencies | 10000^(-i / length), falling |
+| frequencies | s·base^(-i / length), falling; base in 10^3 … 10^6 and s in 0.5 … 1.5 drawn, so that none can be known |
 | positions | 0, 1, 2 … of rows, starting anywhere |
 | small | 0.1·N(0, 1) |
 
@@ -165,8 +165,9 @@ def _angles(shape: Shape, dims: Dims, generator: torch.Generator) -> torch.Tenso
 
 def _frequencies(shape: Shape, dims: Dims, generator: torch.Generator) -> torch.Tensor:
     length = shape[-1] if shape else 1
-    falling = 10000.0 ** (-torch.arange(length, dtype=torch.float64) / max(length, 1))
-    return falling.expand(shape).clone()
+    scale, power = torch.rand(2, generator=generator, dtype=torch.float64)
+    falling = 10.0 ** (-(3 + 3 * power) * torch.arange(length, dtype=torch.float64) / max(length, 1))
+    return (falling * (0.5 + scale)).expand(shape).clone()
 
 
 def _positions(shape: Shape, dims: Dims, generator: torch.Generator) -> torch.Tensor:
