@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import collections
 import inspect
 import pathlib
 import subprocess
@@ -13,19 +14,28 @@ import pytest
 from agent import task as bank
 from agent.errors import UnknownTask
 
-IDS = (
-    "gemm_cross_entropy",
-    "gemm_rope",
-    "gemm_swiglu",
-    "residual_rms",
-    "residual_rms_linear",
-    "rms_backward",
-    "rms_cross_entropy",
-    "rms_rope",
-    "rms_scale",
-    "rms_swiglu",
-    "swiglu_backward",
-)
+IDS = tuple(sorted(bank.cards()))
+FAMILIES = {
+    "activation": 4,
+    "activation-backward": 4,
+    "cross-entropy": 5,
+    "cross-entropy-backward": 2,
+    "gate": 1,
+    "gated": 3,
+    "gated-backward": 3,
+    "layer-norm": 2,
+    "layer-norm-backward": 1,
+    "plan": 4,
+    "residual": 1,
+    "rms-norm": 2,
+    "rms-norm-backward": 1,
+    "rope": 5,
+    "rope-backward": 1,
+    "router": 1,
+    "swiglu": 2,
+    "swiglu-backward": 1,
+}
+"""How many tasks of a family there are at least."""
 PAPER = {
     "k0": "residual_rms",
     "k1": "rms_scale",
@@ -38,7 +48,6 @@ PAPER = {
     "k8": "gemm_swiglu",
     "k9": "gemm_cross_entropy",
 }
-DRAWS = {"normal", "weight", "gain", "positive", "rstd", "index", "angles", "small"}
 ROOT = pathlib.Path(bank.__file__).parent.parent
 
 
@@ -50,8 +59,11 @@ def _plain(text: str) -> str:
 
 
 @pytest.mark.null
-def test_the_bank_holds_exactly_these_tasks() -> None:
-    assert tuple(sorted(bank.cards())) == IDS
+def test_the_bank_covers_its_families_at_every_difficulty() -> None:
+    found = collections.Counter(card.family for card in bank.cards().values())
+    assert all(found[family] >= count for family, count in FAMILIES.items()), found
+    assert len(IDS) >= 31
+    assert {card.difficulty for card in bank.cards().values()} == {1, 2, 3}
 
 
 @pytest.mark.null
@@ -130,8 +142,9 @@ def _inputs(task: bank.Task, dims: bank.Dims, dtype: str, seed: int = 0) -> bank
         if i.default is not None:
             continue
         if i.dtype == "int64":
-            x = torch.randint(-1, dims["N"] + 1, shape, generator=gen)
+            x = torch.randint(-1, dims.get("V", dims["N"]) + 1, shape, generator=gen)
             x[::5] = -100
+            x = torch.arange(shape[0]) % 8 if i.draw == "positions" else x
         elif i.draw == "weight":
             x = x / shape[0] ** 0.5
         elif i.draw in ("rstd", "positive"):
@@ -157,14 +170,23 @@ def _small(task: bank.Task) -> list[bank.Shape]:
 @pytest.mark.interp
 @pytest.mark.parametrize("task_id", IDS)
 def test_a_task_is_complete(task_id: str) -> None:
+    from agent.verify.inputs import DRAWS
+    from agent.verify.sizes import Rules
+
     task = bank.load(task_id)
     names = [i.name for i in task.inputs]
     assert list(inspect.signature(task.reference).parameters) == names
     assert list(inspect.signature(task.baseline).parameters) == names
     assert task.source_path == bank.FOLDER / f"{task_id}.py"
-    assert {i.draw for i in task.inputs} <= DRAWS
+    assert {i.draw for i in task.inputs} <= set(DRAWS)
     roles = [i.role for i in task.inputs]
-    assert set(roles) == {"input"} if task.kind == "plan" else roles[:2] == ["a", "b"] and set(roles[2:]) <= {"operand"}
+    if task.kind == "epilogue":
+        assert roles[:2] == ["a", "b"]
+        assert set(roles[2:]) <= {"operand"}
+    else:
+        assert set(roles) == {"input"}
+    assert task.gemms == {"epilogue": 1, "pointwise": 0}.get(task.kind, task.gemms)
+    assert len(task.distributions) >= 2
     for name in (*names, *(o.name for o in task.outputs)):
         assert name in task.description
     sizes = [tuple(s.dims.items()) for s in task.shapes]
@@ -172,10 +194,9 @@ def test_a_task_is_complete(task_id: str) -> None:
     assert len(task.shapes_of("smoke")) >= 2
     assert len(task.shapes_of("ragged")) >= 3
     assert len(task.shapes_of("benchmark")) >= 3
-    assert any(all(v <= 2 for v in s.dims.values()) for s in task.shapes_of("ragged")), "no tiny shape"
-    assert any(s.dims["M"] % 2 and s.dims["K"] % 2 and s.dims["M"] > 8 for s in task.shapes_of("ragged")), (
-        "no odd shape"
-    )
+    ragged, step = [s.dims for s in task.shapes_of("ragged")], Rules.of(task).step
+    assert any(all(v <= max(2, step[name]) for name, v in dims.items()) for dims in ragged), "no tiny shape"
+    assert any(dims["M"] % 2 and dims.get("K", 1) % 2 and dims["M"] > 8 for dims in ragged), "no odd shape"
     for shape in task.shapes:
         assert shape.reason
         for i in task.inputs:
@@ -234,7 +255,7 @@ def test_the_baseline_is_one_graph(task_id: str) -> None:
 
 # ---- gradients ---------------------------------------------------------------------------------------------------------
 
-GRADIENTS = ("rms_backward", "swiglu_backward")
+GRADIENTS = tuple(i for i in IDS if i.endswith("_backward"))
 
 
 @pytest.mark.interp
@@ -255,6 +276,8 @@ def test_autograd_of_the_forward_gives_the_reference(task_id: str) -> None:
         leaves = {name: inputs[name].clone().requires_grad_() for name in gradient.wrt.values()}
         result = gradient.forward(**{**inputs, **leaves})
         assert result.shape == inputs[gradient.upstream].shape
+        if not leaves:  # what it is the gradient of is no input: cross_entropy_backward has a test of its own
+            continue
         wanted = torch.autograd.grad(result, list(leaves.values()), inputs[gradient.upstream])
         got = task.reference(**inputs)
         for output, want in zip(gradient.wrt, wanted, strict=True):
@@ -293,6 +316,73 @@ def test_the_row_statistic_of_the_norm_is_known_one_gemm_earlier() -> None:
     x = gradient.consistent(_inputs(task, dims, "float64"))
     z = gradient.forward(**x)
     torch.testing.assert_close(x["s"], (x["dz"] * z).sum(1) / dims["N"], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.interp
+@pytest.mark.parametrize("task_id", ["cross_entropy_backward", "cross_entropy_loss_and_gradient"])
+def test_the_gradient_of_the_logits_is_autograds(task_id: str) -> None:
+    import torch
+
+    task = bank.load(task_id)
+    for shape in _small(task):
+        x = _inputs(task, shape.dims, "float64")
+        logits = (x["x"] @ x["w"]).requires_grad_()
+        if task.gradient is not None:
+            x = task.gradient.consistent(x)
+        kept = torch.where((x["target"] >= 0) & (x["target"] < shape.dims["N"]), x["target"], -100)
+        loss = torch.nn.functional.cross_entropy(logits, kept, reduction="none")
+        (want,) = torch.autograd.grad(loss, logits, x["dloss"])
+        got = task.reference(**x)
+        torch.testing.assert_close(got["dlogits"], want, rtol=1e-10, atol=1e-12)
+        if "loss" in got:
+            torch.testing.assert_close(got["loss"], loss.detach(), rtol=1e-10, atol=1e-12)
+        else:
+            torch.testing.assert_close(got["zdz"], (logits * want).sum(1).detach(), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.interp
+def test_the_row_statistics_of_layernorm_are_known_one_gemm_earlier() -> None:
+    import torch
+
+    task = bank.load("layernorm_backward")
+    gradient = task.gradient
+    assert gradient is not None
+    dims = {"M": 37, "N": 131, "K": 65}
+    x = gradient.consistent(_inputs(task, dims, "float64"))
+    z, folded, offset = gradient.forward(**x), x["w1_t"] @ x["gamma"], x["w1_t"] @ x["beta"]
+    torch.testing.assert_close(x["s1"], (x["dz"] * folded).sum(1) / dims["N"], rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(x["s2"], (x["dz"] * (z - offset)).sum(1) / dims["N"], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.interp
+def test_a_folded_layernorm_is_a_layernorm_and_a_linear_layer() -> None:
+    import torch
+    from torch.nn.functional import layer_norm
+
+    dims = {"M": 37, "N": 131, "K": 65}
+    x = _inputs(bank.load("residual_layernorm"), dims, "float64")
+    p = bank.load("residual_layernorm").reference(**x)
+    gen = torch.Generator().manual_seed(3)
+    w = torch.randn(dims["N"], 33, generator=gen, dtype=torch.float64)
+    beta, bias = torch.randn(dims["N"], generator=gen, dtype=torch.float64), torch.ones(33, dtype=torch.float64)
+    z = bank.load("layernorm_linear").reference(
+        p["q"], w, p["rstd"], p["shift"], gamma_w=x["gamma"] @ w, offset=beta @ w + bias
+    )["z"]
+    want = layer_norm(p["h"], (dims["N"],), x["gamma"], beta, 1e-5) @ w + bias
+    torch.testing.assert_close(z, want, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.interp
+def test_the_row_statistic_of_a_rotation_is_the_same_on_both_sides() -> None:
+    import torch
+
+    task = bank.load("rope_backward")
+    gradient = task.gradient
+    assert gradient is not None
+    x = _inputs(task, {"M": 37, "N": 130}, "float64")
+    before = torch.randn(37, 130, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    got = task.reference(**{**x, "rotated": gradient.forward(**{**x, "rotated": before})})
+    torch.testing.assert_close(got["zdz"], (before * got["dz"]).sum(1), rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.interp
