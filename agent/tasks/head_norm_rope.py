@@ -22,7 +22,7 @@ def reference(
 ) -> dict[str, Tensor]:
     """Unfused, in fp32 or fp64."""
     wide = torch.promote_types(x.dtype, torch.float32)
-    z = (x.to(wide) @ w.to(wide)).unflatten(1, (-1, HEAD))
+    z = (x.to(wide) @ w.to(wide)).reshape(x.shape[0], -1, HEAD)
     normed = z / (z.square().mean(2, keepdim=True) + eps).sqrt() * gamma.to(wide)
     angle = (position.to(wide)[:, None] * frequency.to(wide))[:, None, :]
     cos, sin = angle.cos(), angle.sin()
@@ -41,7 +41,7 @@ def baseline(
     eps: float = 1e-6,
 ) -> dict[str, Tensor]:
     """Projection and norm as model code has them, rotation in fp32."""
-    z = (x @ w).unflatten(1, (-1, HEAD))
+    z = (x @ w).reshape(x.shape[0], -1, HEAD)
     normed = F.rms_norm(z, (HEAD,), gamma, eps).float()
     angle = (position[:, None] * frequency)[:, None, :]
     even, odd, cos, sin = normed[..., 0::2], normed[..., 1::2], angle.cos(), angle.sin()

@@ -26,7 +26,7 @@ def reference(
     cos_sin, part = cos_sin.to(wide), value.shape[1]
     parts = []
     for at, z, gamma in ((0, query, gamma_q), (part, key, gamma_k)):
-        heads = z.unflatten(1, (-1, HEAD))
+        heads = z.reshape(x.shape[0], -1, HEAD)
         normed = (heads / (heads.square().mean(2, keepdim=True) + eps).sqrt() * gamma.to(wide)).flatten(1)
         cos, sin = cos_sin[:, at : at + part : 2], cos_sin[:, at + 1 : at + part : 2]
         rotated = torch.empty_like(normed)
@@ -48,8 +48,8 @@ def baseline(
     query, key, value = (x @ w).chunk(3, 1)
     normed = torch.cat(
         [
-            F.rms_norm(query.unflatten(1, (-1, HEAD)), (HEAD,), gamma_q, eps).flatten(1),
-            F.rms_norm(key.unflatten(1, (-1, HEAD)), (HEAD,), gamma_k, eps).flatten(1),
+            F.rms_norm(query.reshape(x.shape[0], -1, HEAD), (HEAD,), gamma_q, eps).flatten(1),
+            F.rms_norm(key.reshape(x.shape[0], -1, HEAD), (HEAD,), gamma_k, eps).flatten(1),
         ],
         1,
     )

@@ -85,6 +85,7 @@ TASK = Task(
         Shape("smoke", {"M": 32, "N": 64, "K": 48}, "one tile, K not a power of two"),
         Shape("smoke", {"M": 64, "N": 128, "K": 32}, "wider than high"),
         Shape("smoke", {"M": 64, "N": 32, "K": 40}, "a square gradient: a transposed one must show"),
+        Shape("smoke", {"M": 64, "N": 64, "K": 40}, "a square activation, for the same reason"),
         Shape("ragged", {"M": 1, "N": 1, "K": 1}, "one pair"),
         Shape("ragged", {"M": 37, "N": 65, "K": 129}, "every size odd: pairs straddle no tile"),
         Shape("ragged", {"M": 129, "N": 257, "K": 64}, "one past a tile both ways"),

@@ -56,6 +56,7 @@ TASK = Task(
     shapes=(
         Shape("smoke", {"M": 32, "N": 64, "K": 48}, "one tile, K not a power of two"),
         Shape("smoke", {"M": 64, "N": 160, "K": 32}, "several column tiles per statistic"),
+        Shape("smoke", {"M": 64, "N": 64, "K": 40}, "as many rows as experts: a row's number is not an expert's"),
         Shape("ragged", {"M": 1, "N": 2, "K": 1}, "two experts"),
         Shape("ragged", {"M": 37, "N": 130, "K": 65}, "columns past the last expert must not count"),
         Shape("ragged", {"M": 129, "N": 258, "K": 64}, "one row past a tile"),
