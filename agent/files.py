@@ -51,7 +51,9 @@ def read_lines(path: pathlib.Path) -> list[str]:
         return []
     data = path.read_bytes()
     whole = data[: data.rfind(b"\n") + 1]
-    return whole.decode("utf-8").splitlines()
+    return whole.decode("utf-8").split("\n")[
+        :-1
+    ]  # splitlines also cuts at U+2028 and others, which JSON leaves as they are
 
 
 def publish(finished: pathlib.Path, target: pathlib.Path) -> bool:

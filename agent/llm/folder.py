@@ -12,7 +12,6 @@ kernel, `protocol` has the records, `select` builds this class.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from ..errors import ProviderMisused, ReplyMalformed, ReplyTimeout
+from ..files import write_text
 from .extract import read_reply
 from .protocol import (
     REFUSED,
@@ -108,8 +108,8 @@ class FolderLLM:
         stem = f"{request.round:03d}"
         reply_path, info_path = self.folder / f"{stem}.reply.md", self.folder / f"{stem}.reply.json"
         notes = self._stale(request, stem, reply_path)
-        _write(self.folder / f"{stem}.request.json", request.model_dump_json(indent=2) + "\n")
-        _write(self.folder / f"{stem}.request.md", render(request, reply=reply_path.name, info=info_path.name))
+        write_text(self.folder / f"{stem}.request.json", request.model_dump_json(indent=2) + "\n")
+        write_text(self.folder / f"{stem}.request.md", render(request, reply=reply_path.name, info=info_path.name))
         self._wait(reply_path)
         text = _read(reply_path)
         info = _read_info(info_path)
@@ -230,14 +230,3 @@ def _read_info(path: Path) -> ReplyInfo:
             f"{str(path)!r}: {where}: {first['msg']}",
             hint=f"it may hold {', '.join(ReplyInfo.model_fields)} and nothing else",
         ) from error
-
-
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text, "utf-8", newline="\n")
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

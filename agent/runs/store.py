@@ -301,7 +301,11 @@ def _require_run(folder: pathlib.Path) -> None:
 
 
 def _read_events(path: pathlib.Path) -> Iterator[Event]:
-    for number, line in enumerate(read_lines(path), 1):
+    try:
+        lines = read_lines(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunDamaged(f"{str(path)!r} cannot be read: {error}") from error
+    for number, line in enumerate(lines, 1):
         try:
             yield EVENT.validate_json(line)
         except ValidationError as error:

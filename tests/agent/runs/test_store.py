@@ -63,6 +63,24 @@ def test_events_come_back_dated_and_in_order(run: store.Run) -> None:
     assert again.events[2].message == "μ 📍"  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("odd", ["\x85", "\u2028", "\u2029", "\x0b\x0c\x1c\x1d\x1e", "\r", "\r\n"])
+def test_an_event_is_one_line_whatever_its_text_holds(run: store.Run, odd: str) -> None:
+    """`str.splitlines` cuts at all of these; JSON escapes some of them only."""
+    said = f"before{odd}after"
+    run.record(Warned(message=said))
+    run.record(replied(1))
+    (first, second) = store.open_run(run.folder).events
+    assert (first.message, second.kind) == (said, "replied")  # type: ignore[union-attr]
+
+
+def test_a_log_that_is_not_utf8_is_damage(run: store.Run) -> None:
+    run.record(STARTED)
+    with (run.folder / "events.jsonl").open("ab") as file:
+        file.write(b"\xff\n")
+    with pytest.raises(RunDamaged, match="cannot be read"):
+        store.open_run(run.folder)
+
+
 def test_the_same_happening_is_recorded_once_but_every_call_that_begins(run: store.Run) -> None:
     asked = Asked(call=1, round=1, prompt_sha="0", input_tokens=1, reserved_usd=None)
     for event in (STARTED, asked, replied(1), STARTED, asked, replied(1)):
