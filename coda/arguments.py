@@ -11,7 +11,7 @@ from coda.program import EpilogueProgram
 
 def arguments(program: EpilogueProgram, args: Sequence[Any], operands: Mapping[str, Any]) -> dict[str, Any]:
     """Call arguments by name, defaults filled in. Raises `UnknownOperand` or `MissingOperand`."""
-    names = ["a", "b"] if program.kind == "epilogue" else [o.name for o in program.operands]
+    names = program.argument_names[:2] if program.kind == "epilogue" else program.argument_names
     if len(args) > len(names):
         raise UnknownOperand(
             f"{program.name}: too many positional arguments",
@@ -34,11 +34,7 @@ def arguments(program: EpilogueProgram, args: Sequence[Any], operands: Mapping[s
     for o in program.operands:
         if o.default is not None:
             bound.setdefault(o.name, o.default)
-    missing = [
-        n
-        for n in (["a", "b"] if program.kind == "epilogue" else []) + [o.name for o in program.operands]
-        if n not in bound
-    ]
+    missing = [name for name in program.argument_names if name not in bound]
     if missing:
         raise MissingOperand(f"{program.name}: missing", got=", ".join(bound) or "nothing", expected=", ".join(missing))
     return bound

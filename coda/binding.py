@@ -25,7 +25,7 @@ from coda.errors import (
     near,
 )
 from coda.primitives.types import DType, Kind
-from coda.problem import GEMM_DTYPES, ITEM_BYTES, Problem, TensorSpec, compute_dtype
+from coda.problem import GEMM_DTYPES, Problem, TensorSpec, compute_dtype
 from coda.program import EpilogueProgram, Operand
 
 FLOATS = ("float64", "float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
@@ -53,7 +53,8 @@ def bind(
     """Check a call and allocate its outputs."""
     given = arguments(program, args, operands)
     tensors = {name: _tensor(program, name, x) for name, x in given.items()}
-    m, n, k, dtype = _sizes(program, tensors)
+    m, n, k = program.sizes({name: tuple(t.shape) for name, t in tensors.items() if isinstance(t, torch.Tensor)})
+    dtype = _dtype(program, tensors)
     program.check_sizes(n)
     for operand in program.operands:
         _check_operand(program, operand, tensors[operand.name], m, n, dtype)
@@ -111,38 +112,19 @@ def _tensor(program: EpilogueProgram, name: str, x: Any) -> Any:
     raise DTypeUnsupported(f"{program.name}: {name}", got=f"{type(x).__name__} {x!r:.40}", expected=expected)
 
 
-def _sizes(program: EpilogueProgram, tensors: Mapping[str, Any]) -> tuple[int, int, int, str]:
+def _dtype(program: EpilogueProgram, tensors: Mapping[str, Any]) -> str:
+    """Of `a` and `b`, or of the first tile: the one that decides the compute dtype and default stores."""
     if program.kind == "pointwise":
         first = program.first_tile
         assert first is not None
-        x = tensors[first.name]
-        columns = x.shape[1] / first.width if x.ndim == 2 else None
-        if columns is None or columns.denominator != 1:
-            raise ShapeMismatch(f"{program.name}: {first.name}", got=tuple(x.shape), expected=f"(M, {first.width}·N)")
-        return x.shape[0], int(columns), 0, _tile_dtype(program, first.name, x)
-    a, b = tensors["a"], tensors["b"]
-    for name, x in (("a", a), ("b", b)):
-        if x.ndim != 2:
-            raise ShapeMismatch(
-                f"{program.name}: {name} is not a matrix",
-                got=tuple(x.shape),
-                hint="x.flatten(0, -2) folds batches into rows",
-            )
-        if dtype_name(x) not in GEMM_DTYPES:
-            raise DTypeUnsupported(f"{program.name}: {name}", got=dtype_name(x), expected=", ".join(GEMM_DTYPES))
-    if a.dtype != b.dtype:
-        raise DTypeUnsupported(
-            f"{program.name}: a and b differ", got=f"{dtype_name(a)} and {dtype_name(b)}", expected="one dtype"
-        )
-    if a.shape[1] != b.shape[0]:
-        hint = "b is (K, N): a linear layer passes weight.mT" if a.shape[1] == b.shape[1] else None
-        raise ShapeMismatch(
-            f"{program.name}: the contraction does not fit",
-            got=f"a {tuple(a.shape)}, b {tuple(b.shape)}",
-            expected="(M, K) and (K, N)",
-            hint=hint,
-        )
-    return a.shape[0], b.shape[1], a.shape[1], dtype_name(a)
+        return _tile_dtype(program, first.name, tensors[first.name])
+    a, b = dtype_name(tensors["a"]), dtype_name(tensors["b"])
+    for name, dtype in (("a", a), ("b", b)):
+        if dtype not in GEMM_DTYPES:
+            raise DTypeUnsupported(f"{program.name}: {name}", got=dtype, expected=", ".join(GEMM_DTYPES))
+    if a != b:
+        raise DTypeUnsupported(f"{program.name}: a and b differ", got=f"{a} and {b}", expected="one dtype")
+    return a
 
 
 def _tile_dtype(program: EpilogueProgram, name: str, x: torch.Tensor) -> str:
@@ -201,7 +183,7 @@ def _check_gradients(program: EpilogueProgram, tensors: Mapping[str, Any]) -> No
         raise NotDifferentiable(
             f"{program.name}: a raw kernel call has no gradient",
             got=f"requires_grad on {', '.join(wanting)}",
-            hint="use the functions of coda.ops, or call under torch.no_grad()",
+            hint="call it under torch.no_grad() and write the backward as a kernel too; coda.ops is for such pairs",
         )
 
 
@@ -239,7 +221,7 @@ def _outputs(
     }
 
 
-def _extent(t: torch.Tensor) -> tuple[int, int]:
+def extent(t: torch.Tensor) -> tuple[int, int]:
     """First and past-the-end byte address that the tensor can touch."""
     last = sum((d - 1) * s for d, s in zip(t.shape, t.stride(), strict=True) if d)
     return t.data_ptr(), t.data_ptr() + (last + 1) * t.element_size()
@@ -249,11 +231,11 @@ def _check_overlaps(program: EpilogueProgram, tensors: Mapping[str, Any], out: M
     """`out=` may be exactly a tile operand of the output's width and dtype; it shares nothing else."""
     written = [(name, t) for name, t in out.items() if t.numel()]
     for at, (name, t) in enumerate(written):
-        low, high = _extent(t)
+        low, high = extent(t)
         others = [(f"out={other!r}", x) for other, x in written[at + 1 :]]
         others += [(n, x) for n, x in tensors.items() if isinstance(x, torch.Tensor) and x.numel()]
         for other, x in others:
-            a, b = _extent(x)
+            a, b = extent(x)
             if b <= low or high <= a:
                 continue
             same = (
@@ -270,6 +252,3 @@ def _check_overlaps(program: EpilogueProgram, tensors: Mapping[str, Any], out: M
                 f"{program.name}: out={name!r} shares memory with {other}",
                 expected="separate memory, or exactly a tile operand of equal width and dtype",
             )
-
-
-__all__ = ["FLOATS", "INTS", "ITEM_BYTES", "Bound", "bind", "dtype_name", "spec_of"]

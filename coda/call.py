@@ -38,10 +38,22 @@ def run(
     out: Mapping[str, Any] | None = None,
 ) -> dict[str, torch.Tensor]:
     """Run one program; its outputs by name. Raises a `CallError` or a `BackendError`."""
+    return _first(program, args, operands, backend, config, out)[2]
+
+
+def _first(
+    program: EpilogueProgram,
+    args: Sequence[Any],
+    operands: Mapping[str, Any],
+    backend: str | None,
+    config: Schedule | None,
+    out: Mapping[str, Any] | None,
+) -> tuple[Backend, Artifact, dict[str, torch.Tensor]]:
+    """The long way: what ran, and its outputs."""
     bound = bind(program, args, operands, out)
     chosen, artifact = _compiled(program, bound, backend, config)
     chosen.launch(artifact, bound.tensors)
-    return {name: bound.tensors[f"out.{name}"] for name in bound.outputs}
+    return chosen, artifact, {name: bound.tensors[f"out.{name}"] for name in bound.outputs}
 
 
 def _compiled(
@@ -120,17 +132,11 @@ class Calls:
         config: Schedule | None,
     ) -> list[torch.Tensor]:
         """The first call of its kind: as `run`, and remembered under the key."""
-        bound = bind(program, args, operands, None)
-        chosen, artifact = _compiled(program, bound, backend, config)
-        chosen.launch(artifact, bound.tensors)
-        results = [bound.tensors[f"out.{name}"] for name in bound.outputs]
+        chosen, artifact, results = _first(program, args, operands, backend, config, None)
         if key is not None:
-            places = ("a", "b") if program.kind == "epilogue" else tuple(o.name for o in program.operands)
+            places = tuple(program.argument_names)
             defaults = {o.name: o.default for o in program.operands if o.default is not None}
-            outputs = tuple(
-                (f"out.{name}", tuple(t.shape), t.dtype, t.device)
-                for name, t in zip(bound.outputs, results, strict=True)
-            )
+            outputs = tuple((f"out.{name}", tuple(t.shape), t.dtype, t.device) for name, t in results.items())
             self._ready[key] = _Ready(chosen, artifact, places, defaults, outputs)
             _trim(self._ready)
-        return results
+        return list(results.values())

@@ -59,7 +59,8 @@ def evaluate(
         for i in node.args:  # large tensors go as soon as nobody needs them
             if last_use[i] == index and i not in kept:
                 values.pop(i, None)
-    out = {}
+    out: dict[str, torch.Tensor] = {}
+    taken = {t.untyped_storage().data_ptr() for t in tensors.values() if isinstance(t, torch.Tensor)}
     for output in program.outputs:
         shape = program.output_shape(output.name, m, n)
         value = _broadcast_to_kind(values[output.node], program.output_type(output.name).kind, shape)
@@ -67,7 +68,10 @@ def evaluate(
             value = round_to(torch, value, program.output_dtype(output.name, stored_as), output.saturate)
         elif value.dtype is not dtype:
             value = value.to(dtype)
-        out[output.name] = value.clone() if any(value is v for v in values.values()) else value
+        if value.untyped_storage().data_ptr() in taken:  # an output is nobody's view
+            value = value.clone()
+        taken.add(value.untyped_storage().data_ptr())
+        out[output.name] = value
     return out
 
 
@@ -128,13 +132,9 @@ def _load(e: Evaluation, operand: Operand, tensors: Mapping[str, Any]) -> torch.
 def reference(
     program: EpilogueProgram, args: Sequence[Any], operands: Mapping[str, Any], dtype: torch.dtype | None
 ) -> dict[str, torch.Tensor]:
-    """Outputs in `dtype` (fp64 if None), unrounded. Arguments as in a call of the program."""
+    """Outputs in `dtype` (fp64 if None), unrounded, in memory of their own. Arguments as in a call of the program; raises what
+    binding them by name raises, and `ShapeMismatch`."""
     tensors = arguments(program, args, operands)
-    if program.kind == "epilogue":
-        m, n = tensors["a"].shape[0], tensors["b"].shape[1]
-    else:
-        first = program.first_tile
-        assert first is not None
-        m, n = tensors[first.name].shape[0], int(tensors[first.name].shape[1] / first.width)
+    m, n, _ = program.sizes({name: tuple(x.shape) for name, x in tensors.items() if isinstance(x, torch.Tensor)})
     program.check_sizes(n)
     return evaluate(program, tensors, m=m, n=n, dtype=dtype or torch.float64, stored_as=None)

@@ -98,7 +98,7 @@ def formulas(program: EpilogueProgram) -> list[str]:
     text: dict[int, str] = {}
     parts = 0
     for index, node in enumerate(program.nodes):
-        written = _formula(program, node, [text[i] for i in node.args])
+        written = _formula(node, [text[i] for i in node.args])
         if uses[index] > 1 and node.op not in LEAVES:
             parts += 1
             lines.append(f"t{parts} = {_outer(written)}")
@@ -122,7 +122,7 @@ def _outer(text: str) -> str:
     return text[1:-1]
 
 
-def _formula(program: EpilogueProgram, node: Node, args: list[str]) -> str:
+def _formula(node: Node, args: list[str]) -> str:
     attrs = dict(node.attrs)
     if node.op == "operand":
         return str(attrs["name"])

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from coda.arguments import arguments
-from coda.errors import BadSignature, ShapeMismatch, UnknownOperand
+from coda.errors import BadSignature, DeviceMismatch, OverlappingOutput, ShapeMismatch, UnknownOperand
 from coda.plan import Plan, execute
 from coda.plan_tracing import PlanValue, operand_dtypes, record_call, trace_plan
 from coda.primitives.types import DType, Kind
@@ -58,7 +58,8 @@ class Kernel(Generic[Data]):
         raise NotImplementedError
 
     def reference(self, *args: Any, dtype: Any = None, **operands: Any) -> dict[str, Any]:
-        """Every output by name, in `dtype` (fp64 if None), unrounded: see the program's `reference`."""
+        """Every output by name, in `dtype` (fp64 if None), unrounded. Arguments and errors as in a call, shapes as the operands
+        say: a Tile is (M, width·N), a RowVector (width·N,), a ColVector (M,)."""
         raise NotImplementedError
 
 
@@ -149,7 +150,7 @@ class Epilogue(_Programmed):
         a: Any,
         b: Any,
         *,
-        backend: Literal["auto", "reference", "triton", "cutedsl"] | None = None,
+        backend: str | None = None,
         config: Schedule | None = None,
         out: Mapping[str, Any] | None = None,
         **operands: Any,
@@ -167,12 +168,15 @@ class Pointwise(_Programmed):
     def __call__(
         self,
         *args: Any,
-        backend: Literal["auto", "reference", "triton", "cutedsl"] | None = None,
+        backend: str | None = None,
         config: Schedule | None = None,
         out: Mapping[str, Any] | None = None,
         **operands: Any,
     ) -> Any:
-        """Run on the operands in order or by name; returns a named tuple of the outputs."""
+        """Run on the operands in order or by name, the first tile (M, N); returns a named tuple of the outputs.
+
+        Raises a `CallError` or a `BackendError`.
+        """
         return self._call(args, operands, backend, config, out)
 
 
@@ -203,12 +207,15 @@ class PlanKernel(Kernel[Plan]):
     def __call__(
         self,
         *args: Any,
-        backend: Literal["auto", "reference", "triton", "cutedsl"] | None = None,
+        backend: str | None = None,
         config: Schedule | None = None,
         out: Mapping[str, Any] | None = None,
         **operands: Any,
     ) -> Any:
-        """Run on the inputs in order or by name; returns a named tuple of the outputs. `config` applies to every GEMM."""
+        """Run on the inputs in order or by name; returns a named tuple of the outputs. `config` applies to every GEMM.
+
+        Raises a `CallError` or a `BackendError`.
+        """
         import torch
 
         bound = self.program.bind(args, operands)
@@ -216,25 +223,41 @@ class PlanKernel(Kernel[Plan]):
         first = next((x for x in bound.values() if isinstance(x, torch.Tensor) and x.ndim == 2), None)
         if first is None:
             raise ShapeMismatch(f"{self.name}: no input is a matrix")
+        targets = dict(out or {})
+        self._check_targets(targets, bound)
         compute = getattr(torch, compute_dtype(str(first.dtype).removeprefix("torch.")))
 
         def call(program: EpilogueProgram, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
             return run(program, (), tensors, backend, config if program.kind == "epilogue" else None, None)
 
-        results = execute(plan, bound, call, compute)
-        for name, target in (out or {}).items():
-            if (
-                name not in results
-                or tuple(target.shape) != tuple(results[name].shape)
-                or target.dtype != results[name].dtype
-            ):
-                got = f"{tuple(target.shape)} {target.dtype}"
-                expected = (
-                    f"{tuple(results[name].shape)} {results[name].dtype}" if name in results else ", ".join(results)
-                )
+        results = execute(plan, bound, call, compute, rounds=True)
+        for name, target in targets.items():  # every one is checked before the first is written
+            if tuple(target.shape) != tuple(results[name].shape) or target.dtype != results[name].dtype:
+                got, expected = (f"{tuple(t.shape)} {t.dtype}" for t in (target, results[name]))
                 raise ShapeMismatch(f"{self.name}: out={name!r}", got=got, expected=expected)
-            results[name] = target.copy_(results[name])
-        return self._result(*results.values())
+        return self._result(*(targets[n].copy_(t) if n in targets else t for n, t in results.items()))
+
+    def _check_targets(self, targets: Mapping[str, Any], bound: Mapping[str, Any]) -> None:
+        """Names, types, devices and overlaps of `out`, before anything runs."""
+        import torch
+
+        from coda.binding import extent
+
+        inputs = {name: x for name, x in bound.items() if isinstance(x, torch.Tensor)}
+        device = next(iter(inputs.values())).device
+        seen: list[tuple[str, Any]] = list(inputs.items())
+        for name, target in targets.items():
+            if name not in self.outputs:
+                raise UnknownOperand(f"{self.name} has no output {name!r}", expected=", ".join(self.outputs))
+            if not isinstance(target, torch.Tensor) or target.device != device:
+                got = str(target.device) if isinstance(target, torch.Tensor) else type(target).__name__
+                raise DeviceMismatch(f"{self.name}: out={name!r}", got=got, expected=f"a tensor on {device}")
+            low, high = extent(target)
+            for other, x in seen:
+                first, last = extent(x)
+                if x.numel() and target.numel() and first < high and low < last:
+                    raise OverlappingOutput(f"{self.name}: out={name!r} shares memory with {other}")
+            seen.append((f"out={name!r}", target))
 
 
 def run(program: EpilogueProgram, args: Sequence[Any], operands: Mapping[str, Any], *options: Any) -> dict[str, Any]:

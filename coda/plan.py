@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from coda.explain import Cost
 
 FORMAT = "coda.plan/1"
-STEPS = ("input", "const", "call", "result", "mT", "slice", "view", "rows", "columns", "map")
 MAX_STEPS = 256
+_IN_PROGRAMS = ("const", "pair", "unpair", "row_index", "column_index", "rows", "columns")
+PLAN_MAPS = frozenset(name for name, op in OPS.items() if op.primitive_class == 1 and name not in _IN_PROGRAMS)
+"""Operations on vectors and numbers of a plan."""
 
 RunProgram = Callable[[EpilogueProgram, Mapping[str, Any]], Mapping[str, Any]]
 """Runs one program on tensors by name (`a`, `b`, operands); returns its outputs by name."""
@@ -169,12 +171,14 @@ class Plan:
         from coda.evaluate import reference
 
         target = dtype or torch.float64
-        return execute(self, self.bind(args, named), lambda p, tensors: reference(p, (), tensors, target), target)
+        bound = self.bind(args, named)
+        return execute(self, bound, lambda p, tensors: reference(p, (), tensors, target), target, rounds=False)
 
     def cost(self, shapes: Mapping[str, tuple[int, ...]], dtype: str = "bfloat16") -> Cost:
         """The sum over its calls for inputs of these shapes by name (scalars may be left out), matrices in `dtype`.
 
         Intermediate results count as written by one call and read by the next: GEMMs have to pass them through memory.
+        Raises `KeyError` for a tensor whose shape is missing.
         """
         import torch
 
@@ -183,12 +187,7 @@ class Plan:
         total = [Cost(0, 0, 0, 0)]
 
         def call(program: EpilogueProgram, tensors: Mapping[str, Any]) -> dict[str, Any]:
-            if program.kind == "epilogue":
-                m, n, k = tensors["a"].shape[0], tensors["b"].shape[1], tensors["a"].shape[1]
-            else:
-                first = program.first_tile
-                assert first is not None
-                m, n, k = tensors[first.name].shape[0], int(tensors[first.name].shape[1] / first.width), 0
+            m, n, k = program.sizes({name: tuple(x.shape) for name, x in tensors.items() if hasattr(x, "shape")})
             total[0] += cost(program, Problem(m, n, k, dtype))
             shape = {o.name: program.output_shape(o.name, m, n) for o in program.outputs}
             return {
@@ -206,7 +205,8 @@ class Plan:
             )
             return torch.empty(shapes[name], dtype=kind, device="meta")
 
-        execute(self, {name: empty(name, what, default) for name, what, default in self.inputs}, call, torch.float32)
+        inputs = {name: empty(name, what, default) for name, what, default in self.inputs}
+        execute(self, inputs, call, torch.float32, rounds=False)
         return total[0]
 
     def explain(self) -> str:
@@ -265,7 +265,18 @@ def _read(data: Mapping[str, Any]) -> Plan:
     return Plan(str(data["name"]), programs, tuple(steps), outputs, str(data["doc"]))
 
 
-ARITY = {"input": 0, "const": 0, "result": 1, "mT": 1, "slice": 3, "view": 3, "rows": 1, "columns": 1}
+ATTRIBUTES: dict[str, tuple[int | None, tuple[str, ...]]] = {
+    "input": (0, ("default", "name", "what")),
+    "const": (0, ("value",)),
+    "call": (None, ("names", "program")),
+    "result": (1, ("name",)),
+    "mT": (1, ()),
+    "slice": (3, ()),
+    "view": (3, ()),
+    "rows": (1, ()),
+    "columns": (1, ()),
+}
+"""Number of arguments and names of attributes of each kind of step; a `map` has those of its operation."""
 
 
 def _check_step(position: int, step: Step, steps: Sequence[Step], programs: Sequence[EpilogueProgram]) -> None:
@@ -273,23 +284,26 @@ def _check_step(position: int, step: Step, steps: Sequence[Step], programs: Sequ
         return FormatError(f"step {position}: {what}", got=got)
 
     attrs = dict(step.attrs)
-    if step.op not in STEPS or ARITY.get(step.op, len(step.args)) != len(step.args):
-        raise bad("unknown or malformed", step.op)
+    if step.op != "map":
+        count, names = ATTRIBUTES.get(step.op, (-1, ()))
+        if count not in (None, len(step.args)) or tuple(sorted(attrs)) != names:
+            raise bad("unknown or malformed", step.op)
+    if step.op != "result" and any(steps[i].op == "call" for i in step.args):
+        raise bad("a call is used as a tensor", step.op)
     if step.op == "input":
         check_input_name(str(attrs["name"]))
-        if set(attrs) != {"name", "what", "default"} or attrs["what"] not in ("tensor", "int tensor", "scalar"):
+        if attrs["what"] not in ("tensor", "int tensor", "scalar"):
             raise bad("input", attrs)
     elif step.op == "call":
         program = programs[int(attrs["program"])]
-        names = str(attrs["names"]).split(",")
-        known = (["a", "b"] if program.kind == "epilogue" else []) + [o.name for o in program.operands]
-        if sorted(names) != sorted(known) or len(names) != len(step.args):
-            raise bad(f"arguments of {program.name}", names)
+        given = str(attrs["names"]).split(",")
+        if sorted(given) != sorted(program.argument_names) or len(given) != len(step.args):
+            raise bad(f"arguments of {program.name}", given)
     elif step.op == "result":
         call = steps[step.args[0]]
         if call.op != "call" or attrs["name"] not in {o.name for o in programs[int(call.attr("program"))].outputs}:
             raise bad("no such result", attrs.get("name"))
-    elif step.op == "map" and (attrs.get("name") not in OPS or OPS[str(attrs["name"])].primitive_class != 1):
+    elif step.op == "map" and (attrs.get("name") not in PLAN_MAPS or not step.args):
         raise bad("not a map operation", attrs.get("name"))
 
 
@@ -317,10 +331,12 @@ _HOST: dict[str, Callable[..., Any]] = {
 """Arithmetic on sizes and numbers, which stays on the host."""
 
 
-def execute(plan: Plan, inputs: Mapping[str, Any], run: RunProgram, compute: Any) -> dict[str, Any]:
+def execute(
+    plan: Plan, inputs: Mapping[str, Any], run: RunProgram, compute: Any, *, rounds: bool = True
+) -> dict[str, Any]:
     """Run the steps and return every output by name.
 
-    `compute` is the torch dtype of vector arithmetic. Raises what `run` raises, and `ShapeMismatch` for a view, slice or
+    `compute` is the torch dtype of vector arithmetic; `rounds` whether a `cast` rounds. Raises what `run` raises, and `ShapeMismatch` for a view, slice or
     vector operation that does not fit.
     """
     values: list[Any] = []
@@ -338,7 +354,7 @@ def execute(plan: Plan, inputs: Mapping[str, Any], run: RunProgram, compute: Any
             case "result":
                 values.append(args[0][attrs["name"]])
             case "map":
-                values.append(_map(plan, attrs, args, compute))
+                values.append(_map(plan, attrs, args, compute, rounds))
             case _:
                 values.append(_view(plan, step.op, args))
     return {o.name: values[o.step] for o in plan.outputs}
@@ -367,8 +383,10 @@ def _view(plan: Plan, op: str, args: Sequence[Any]) -> Any:
             return x.reshape(m, n)
 
 
-def _map(plan: Plan, attrs: Mapping[str, Attr], args: Sequence[Any], compute: Any) -> Any:
+def _map(plan: Plan, attrs: Mapping[str, Attr], args: Sequence[Any], compute: Any, rounds: bool) -> Any:
     import torch
+
+    from coda.evaluate import Evaluation
 
     name = str(attrs["name"])
     tensors = [x for x in args if isinstance(x, torch.Tensor)]
@@ -390,18 +408,8 @@ def _map(plan: Plan, attrs: Mapping[str, Attr], args: Sequence[Any], compute: An
     numeric = [x for i, x in enumerate(lifted) if x.dtype is not torch.bool and i not in op.exact]
     if op.takes is DType.FLOAT or (op.takes is None and any(x.is_floating_point() for x in numeric)):
         lifted = [x if x.dtype is torch.bool or x.is_floating_point() else x.to(compute) for x in lifted]
-    e = _VectorEvaluation(torch, lengths.pop() if lengths else 1, 0, compute, tensors[0].device, True)
+    e = Evaluation(torch, lengths.pop() if lengths else 1, 0, compute, tensors[0].device, rounds)
     return op.reference(e, *lifted, **{k: v for k, v in attrs.items() if k != "name"})
-
-
-@dataclass(frozen=True)
-class _VectorEvaluation:
-    torch: Any
-    m: int
-    n: int
-    dtype: Any
-    device: Any
-    rounds: bool
 
 
 def _lifted(x: Any, device: Any, compute: Any) -> Any:

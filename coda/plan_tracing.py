@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NoReturn
 
 from coda.errors import AuthoringError, BadOutputs, BadSignature, PlanError, TracedControlFlow, UnknownOperand
-from coda.plan import MAX_STEPS, Plan, PlanOutput, Step, check_input_name
+from coda.plan import MAX_STEPS, PLAN_MAPS, Plan, PlanOutput, Step, check_input_name
 from coda.primitives.types import Attr, DType, Kind
-from coda.primitives.value import OPS, apply, author_line, encode, integer_power
+from coda.primitives.value import apply, author_line, encode, integer_power
 from coda.program import EpilogueProgram, check_name
 
 What = Literal["matrix", "vector", "number", "unknown"]
@@ -50,18 +48,6 @@ class Recorder:
                 return i
         self.programs.append(program)
         return len(self.programs) - 1
-
-
-_ACTIVE: ContextVar[Recorder | None] = ContextVar("coda_plan", default=None)
-
-
-@contextmanager
-def _recording(recorder: Recorder) -> Iterator[None]:
-    token = _ACTIVE.set(recorder)
-    try:
-        yield
-    finally:
-        _ACTIVE.reset(token)
 
 
 def _no(what: str, hint: str) -> NoReturn:
@@ -125,7 +111,7 @@ class PlanValue:
         return self._add("matrix", "slice", [start, stop])
 
     def __coda_apply__(self, name: str, args: Sequence[Any], attrs: Mapping[str, Attr]) -> PlanValue:
-        if OPS[name].primitive_class != 1 or name in ("pair", "unpair", "row_index", "column_index", "rows", "columns"):
+        if name not in PLAN_MAPS:
             raise PlanError(
                 f"{name} in a plan",
                 expected="arithmetic and maps on vectors",
@@ -172,29 +158,28 @@ class PlanValue:
 def _install_operators() -> None:
     """The operators of `Value`, through the same `apply`."""
 
-    def binary(name: str, swapped: bool) -> Callable[[PlanValue, Any], Any]:
-        def method(self: PlanValue, other: Any) -> Any:
+    def binary(name: str, swapped: bool) -> Callable[[Any, Any], Any]:
+        def method(self: Any, other: Any) -> Any:
             return apply(name, other, self) if swapped else apply(name, self, other)
 
         return method
 
-    for symbol, name in {
+    arithmetic = {
         "add": "add",
         "sub": "sub",
         "mul": "mul",
         "truediv": "div",
         "floordiv": "floordiv",
         "mod": "mod",
-    }.items():
-        setattr(PlanValue, f"__{symbol}__", binary(name, False))
-        setattr(PlanValue, f"__r{symbol}__", binary(name, True))
+    }
+    for symbol, name in arithmetic.items():
+        for cls in (PlanValue, Results):  # on results it is an error, which names them
+            setattr(cls, f"__{symbol}__", binary(name, False))
+            setattr(cls, f"__r{symbol}__", binary(name, True))
     for symbol in ("lt", "le", "gt", "ge", "eq", "ne", "and", "or"):
         setattr(PlanValue, f"__{symbol}__", binary(symbol, False))
     for symbol, name in {"neg": "neg", "abs": "abs", "invert": "not"}.items():
         setattr(PlanValue, f"__{symbol}__", lambda self, name=name: apply(name, self))
-
-
-_install_operators()
 
 
 def _number(recorder: Recorder, x: Any) -> int:
@@ -221,6 +206,8 @@ class Results:
 
     def __getattr__(self, name: str) -> PlanValue:
         values: dict[str, PlanValue] = object.__getattribute__(self, "values")
+        if name.startswith("_"):  # what Python and `apply` look for on any object
+            raise AttributeError(name)
         if name not in values:
             raise UnknownOperand(f"no result {name!r}", expected=", ".join(values), where=author_line())
         return values[name]
@@ -228,11 +215,22 @@ class Results:
     def __iter__(self) -> Iterator[PlanValue]:
         return iter(self.values.values())
 
+    def __coda_apply__(self, name: str, args: Sequence[Any], attrs: Mapping[str, Attr]) -> PlanValue:
+        raise PlanError(
+            f"{name} on the results of a call",
+            got=", ".join(self.values),
+            hint="name one of them: r.y",
+            where=author_line(),
+        )
+
+
+_install_operators()
+
 
 def record_call(program: EpilogueProgram, bound: Mapping[str, Any]) -> Results:
     """Record a call of a program on plan values by name; `bound` is complete."""
     recorder = next(x.recorder for x in bound.values() if isinstance(x, PlanValue))
-    names = (["a", "b"] if program.kind == "epilogue" else []) + [o.name for o in program.operands]
+    names = program.argument_names
     for operand in program.operands:
         x = bound[operand.name]
         wanted = {Kind.TILE: "matrix", Kind.SCALAR: "number"}.get(operand.kind, "vector")
@@ -269,8 +267,7 @@ def trace_plan(function: Callable[..., Any], dtypes: Mapping[str, str] | None = 
         arguments[p.name] = _input(recorder, p, (dtypes or {}).get(p.name), function.__name__)
     if not arguments:
         raise BadSignature(f"{function.__name__}: a plan needs inputs")
-    with _recording(recorder):
-        result = function(**arguments)
+    result = function(**arguments)
     if not isinstance(result, dict) or not result:
         raise BadOutputs(
             f"{function.__name__} returned no dictionary", got=type(result).__name__, expected='{"name": value, …}'

@@ -101,7 +101,7 @@ class Problem:
         """
         specs: dict[str, TensorSpec] = {}
         if program.kind == "epilogue":
-            specs["a"] = specs["b"] = TensorSpec(dtype, aligned=(k * ITEM_BYTES.get(dtype, 1)) % 16 == 0)
+            specs["a"] = TensorSpec(dtype, aligned=(k * ITEM_BYTES.get(dtype, 1)) % 16 == 0)
             specs["b"] = TensorSpec(dtype, aligned=(n * ITEM_BYTES.get(dtype, 1)) % 16 == 0)
         for operand in program.operands:
             if operand.kind == "scalar":

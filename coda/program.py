@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
 
-from coda.errors import BadArgument, BadOutputs, BadSignature, CodaError, FormatError
+from coda.errors import BadArgument, BadOutputs, BadSignature, CodaError, FormatError, ShapeMismatch
 from coda.primitives.map import STORE_DTYPES
 from coda.primitives.tile import INT_DTYPES
-from coda.primitives.types import Attr, DType, Kind, Type
+from coda.primitives.types import WIDTHS, Attr, DType, Kind, Type
 from coda.primitives.value import OPS, Graph, Node, encode
 from coda.problem import Problem, compute_dtype
 
@@ -128,10 +128,37 @@ class EpilogueProgram:
             return (m, t.columns(n))
         return (m,) if t.kind is Kind.COL else (t.columns(n),)
 
+    @property
+    def argument_names(self) -> list[str]:
+        """Every argument of a call: `a` and `b` of an epilogue, then the operands in order."""
+        return [*(("a", "b") if self.kind == "epilogue" else ()), *(o.name for o in self.operands)]
+
+    def sizes(self, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, int, int]:
+        """M, N and K (0 for a pointwise) from the shapes of `a` and `b`, or of the first tile. Raises `ShapeMismatch`."""
+        if self.kind == "epilogue":
+            a, b = shapes["a"], shapes["b"]
+            for name, shape in (("a", a), ("b", b)):
+                if len(shape) != 2:
+                    fold = "x.flatten(0, -2) folds batches into rows"
+                    raise ShapeMismatch(f"{self.name}: {name} is not a matrix", got=shape, hint=fold)
+            if a[1] != b[0]:
+                hint = "b is (K, N): a linear layer passes weight.mT" if a[1] == b[1] else None
+                raise ShapeMismatch(
+                    f"{self.name}: the contraction does not fit",
+                    got=f"a {a}, b {b}",
+                    expected="(M, K) and (K, N)",
+                    hint=hint,
+                )
+            return a[0], b[1], a[1]
+        first = self.first_tile
+        assert first is not None
+        shape = shapes[first.name]
+        if len(shape) != 2 or (shape[1] / first.width).denominator != 1:
+            raise ShapeMismatch(f"{self.name}: {first.name}", got=shape, expected=f"(M, {first.width}·N)")
+        return shape[0], int(shape[1] / first.width), 0
+
     def check_sizes(self, n: int) -> None:
         """Raise `ShapeMismatch` where N does not fit a half width, a segment size or a period."""
-        from coda.errors import ShapeMismatch
-
         for node in self.nodes:
             t = node.type
             if t.kind in (Kind.ROW, Kind.TILE, Kind.SEGMENT) and (t.width * n).denominator != 1:
@@ -277,7 +304,7 @@ def live_nodes(nodes: tuple[Node, ...], roots: Iterable[int]) -> list[int]:
     return sorted(live)
 
 
-def check_outputs(name: str, graph: Graph, outputs: Iterable[Output], kind: str) -> None:
+def check_outputs(name: str, graph: Graph, outputs: Iterable[Output]) -> None:
     """Raise `BadOutputs` for what cannot be stored."""
     outputs = list(outputs)
     if not outputs:
@@ -359,9 +386,9 @@ def _read(cls: type[EpilogueProgram], data: Mapping[str, Any]) -> EpilogueProgra
     outputs = tuple(Output(**exact_keys(o, ("name", "node", "dtype", "saturate"), "output")) for o in data["outputs"])
     for o in outputs:
         check_name(o.name, "output")
-        if isinstance(o.node, bool) or not 0 <= o.node < len(graph.nodes):
-            raise FormatError(f"output {o.name!r}: no such node", got=o.node)
-    check_outputs(str(data["name"]), graph, outputs, data["kind"])
+        if isinstance(o.node, bool) or not 0 <= o.node < len(graph.nodes) or not isinstance(o.saturate, bool):
+            raise FormatError(f"output {o.name!r}: no such node, or a bad flag", got=f"{o.node!r}, {o.saturate!r}")
+    check_outputs(str(data["name"]), graph, outputs)
     if data["kind"] == "pointwise" and not any(o.kind is Kind.TILE for o in operands):
         raise BadArgument("a pointwise program needs a tile")
     return cls(
@@ -373,6 +400,7 @@ def _read_operand(raw: Any) -> Operand:
     exact_keys(raw, ("name", "kind", "width", "period", "dtype", "default"), "operand")
     check_name(raw["name"], "operand")
     default = None if raw["default"] is None else encoded_attr(raw["default"])
-    if isinstance(default, (bool, str)) or isinstance(raw["period"], bool) or int(raw["period"]) < 0:
-        raise FormatError(f"operand {raw['name']!r}: default or period", got=f"{raw['default']!r}, {raw['period']!r}")
-    return Operand(raw["name"], Kind(raw["kind"]), Fraction(raw["width"]), raw["period"], DType(raw["dtype"]), default)
+    period, width = raw["period"], Fraction(raw["width"])
+    if isinstance(default, (bool, str)) or type(period) is not int or period < 0 or width not in WIDTHS:
+        raise FormatError(f"operand {raw['name']!r}: default, period or width", got=f"{default!r}, {period!r}, {width}")
+    return Operand(raw["name"], Kind(raw["kind"]), width, period, DType(raw["dtype"]), default)

@@ -203,5 +203,5 @@ def _outputs(name: str, graph: Graph, result: Any, function: Callable[..., Any])
                 where=where,
             )
         outputs.append(Output(key, stored.value.index, stored.dtype, stored.saturate))
-    check_outputs(name, graph, outputs, "")
+    check_outputs(name, graph, outputs)
     return tuple(outputs)

@@ -9,12 +9,13 @@ shipped heuristic.
 
 from __future__ import annotations
 
+import functools
 import logging
 
 from coda import env
 from coda.backends import registry
 from coda.backends.registry import Backend
-from coda.errors import BackendUnavailable, BadSchedule, Unsupported
+from coda.errors import BackendUnavailable, BadSchedule, SettingError, Unsupported
 from coda.problem import Problem, Schedule
 from coda.program import EpilogueProgram
 
@@ -32,18 +33,35 @@ def choose(
     Raises `UnknownBackend`, `BackendUnavailable` or `Unsupported` for a backend that was named, and `BadSchedule` for a
     `config` of another backend.
     """
-    name = backend or (config.backend if config else None) or env.backend()
-    if name != "auto":
-        chosen = _named(name, program, problem)
-    else:
-        chosen = _auto(program, problem)
+    _log_to_stderr()
+    name = backend or (config.backend if config else None) or _preferred()
+    chosen = _auto(program, problem) if name == "auto" else _named(name, program, problem)
     if config is not None:
         if config.backend != chosen.name:
             raise BadSchedule(
                 f"{program.name}: the config is for another backend", got=config.backend, expected=chosen.name
             )
         return chosen, config
-    return chosen, chosen.default_schedule(program, problem)
+    schedule = chosen.default_schedule(program, problem)
+    log.debug("%s: %s", program.name, schedule)
+    return chosen, schedule
+
+
+def _preferred() -> str:
+    name = env.backend()
+    if name != "auto" and name not in registry.MODULES:
+        raise SettingError(
+            "CODA_BACKEND is no backend", got=repr(name), expected=", ".join(("auto", *registry.MODULES))
+        )
+    return name
+
+
+@functools.cache
+def _log_to_stderr() -> None:
+    """With CODA_DEBUG=1, once per process; an application that configures logging itself needs no variable."""
+    if env.debug():
+        log.addHandler(logging.StreamHandler())
+        log.setLevel(logging.DEBUG)
 
 
 def _named(name: str, program: EpilogueProgram, problem: Problem) -> Backend:

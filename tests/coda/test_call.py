@@ -243,3 +243,94 @@ def test_poison_shows_in_every_dtype():
     for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn):
         assert poisoned((2, 3), dtype).float().isnan().all()
     assert (poisoned((2,), torch.int64) != 0).all()
+
+
+# outputs and plans --------------------------------------------------------------------------------------------------
+
+
+@coda.epilogue
+def add_rows(acc, v: ColVector):
+    return {"y": acc + v}
+
+
+@coda.plan
+def chained(x, w, v):
+    first = add_rows(x, w, v=v)
+    return {"y": first.y, "z": coda.matmul(first.y, w)}
+
+
+def square(n=4):
+    g = torch.Generator().manual_seed(n)
+    return torch.randn(n, n, generator=g), torch.randn(n, n, generator=g), torch.randn(n, generator=g)
+
+
+def test_a_plan_writes_into_out():
+    expected = chained(*square())
+    y, z = torch.full((4, 4), float("nan")), torch.full((4, 4), float("nan"))
+    result = chained(*square(), out={"y": y, "z": z})
+    assert result.y is y
+    assert torch.equal(y, expected.y)
+    assert torch.equal(z, expected.z)
+
+
+def test_a_plan_refuses_a_bad_out_before_it_writes_a_good_one():
+    x, w, v = square()
+    good = torch.full((4, 4), 7.0)
+    for bad, error in (
+        ({"q": good}, errors.UnknownOperand),
+        ({"z": [1.0]}, errors.DeviceMismatch),
+        ({"z": torch.empty(4, 4, device="meta")}, errors.DeviceMismatch),
+        ({"z": x}, errors.OverlappingOutput),
+        ({"z": good}, errors.OverlappingOutput),
+        ({"z": torch.empty(4, 5)}, errors.ShapeMismatch),
+    ):
+        with pytest.raises(error):
+            chained(x, w, v, out={"y": good, **bad})
+        assert bool((good == 7).all())
+
+
+def test_an_output_is_nobodys_view():
+    @coda.pointwise
+    def same(x: Tile):
+        return {"a1": x, "a2": x}
+
+    x = torch.ones(2, 2, dtype=torch.float64)
+    for out in (same.reference(x), same(x)._asdict()):
+        out["a1"].zero_()
+        assert out["a2"].sum() == 4
+        assert x.sum() == 4
+
+
+def test_warm_calls_see_new_values_and_new_kinds_of_call():
+    (a, b), named = inputs()
+    first = add(a, b, **named)
+    a2 = a * 2
+    second = add(a2, b, **named)
+    assert second.y is not first.y
+    assert torch.allclose(second.s, 2 * first.s)
+    assert torch.equal(add(a, b, **named).y, first.y)
+    with pytest.raises(errors.ShapeMismatch):
+        add(a, b, **{**named, "v": torch.ones(4)})
+    named["c"].requires_grad_()
+    with pytest.raises(errors.NotDifferentiable):
+        add(a, b, **named)
+
+
+def test_debug_logs_the_choice(monkeypatch):
+    import subprocess
+    import sys
+
+    code = (
+        "import torch, coda\nfrom coda.primitives import Tile\n"
+        "@coda.pointwise\ndef twice(x: Tile):\n    return {'y': x * 2}\ntwice(torch.ones(1, 1))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env={"CODA_DEBUG": "1", "PATH": "/usr/bin:/bin"},
+    )
+    assert "twice" in done.stderr
+    assert "reference" in done.stderr

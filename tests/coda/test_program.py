@@ -160,6 +160,8 @@ def _edit(path, value):
         _edit(["operands", 0, "name"], "acc"),
         _edit(["outputs", 0, "node"], 999),
         _edit(["outputs", 0, "dtype"], "int8"),
+        _edit(["operands", 0, "period"], "2"),
+        _edit(["outputs", 0, "saturate"], "yes"),
         _edit(["outputs"], []),
         _edit(["outputs", 0, "name"], "__class__"),
     ],
@@ -188,6 +190,8 @@ def _edit_plan(path, value):
         _edit_plan(["steps", 6, "attrs", "program"], "int:7"),
         _edit_plan(["steps", 6, "attrs", "names"], "str:a,b"),
         _edit_plan(["steps", 0, "attrs", "name"], "str:_y"),
+        _edit_plan(["steps", 10, "args"], [6, 4, 9]),
+        _edit_plan(["steps", 5, "attrs", "extra"], "int:1"),
         _edit_plan(["outputs", 0, "step"], 99),
         _edit_plan(["programs", 0, "format"], "x"),
     ],
@@ -424,3 +428,21 @@ def test_stores_may_differ_in_dtype_for_one_value():
     out = f(a, a)
     assert out.low.dtype is torch.bfloat16
     assert out.high.dtype is torch.float32
+
+
+def test_a_plan_rounds_when_it_runs_and_never_as_a_reference():
+    @coda.plan
+    def f(x, s):
+        return {"y": scaled(x, x, rstd=coda.primitives.cast(s, "bfloat16")).z}
+
+    x, s = torch.eye(1, dtype=torch.float64), torch.tensor([1.001], dtype=torch.float64)
+    assert f.reference(x, s)["y"].item() == 1.001
+    assert f(x.float(), s.float()).y.item() == 1.0
+
+
+def test_arithmetic_on_the_results_of_a_call_says_what_it_is():
+    with pytest.raises(errors.PlanError):
+
+        @coda.plan
+        def f(x, s):
+            return {"y": scaled(x, x, rstd=scaled(x, x, rstd=s) * 2).z}
