@@ -118,6 +118,7 @@ CASES: list[tuple[str, str | bytes, str | bytes]] = [
     ("S211", body("y = {1, 2}"), body("y = (1, 2)")),
     ("S211", body("y = {v for v in (1, 2)}"), body("y = {v: v for v in (1, 2)}")),
     ("S212", HONEST.replace("z: Tile", "z: 'Tile'"), HONEST.replace("z: Tile", "z: Tile(width=1)")),
+    ("S212", HONEST + "def g(z: 'int'):\n    return z\n", HONEST.replace("z: Tile", "z: ColVector(dtype='int')").replace("import Tile", "import ColVector, Tile")),
     ("S212", HONEST + "X: 'int' = 1\n", HONEST + "X: int = 1\n"),
     ("S301", body("y = __import__('os')"), body("_y = 1")),
     ("S301", body("__class__ = 1"), body("_ = 1")),
