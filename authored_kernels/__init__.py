@@ -6,13 +6,15 @@
 A folder holds `program.json` (what runs), `kernel.py` (what a person reads; never executed here), `provenance.json` (who
 wrote it, from what, at which cost), `verdict.json`, `schedule.json` where one was submitted, and `bench/<gpu>.json` where
 it was measured. A kept kernel starts as a *candidate*; `promotion.json`, written when a named person promotes it, says what
-it became. `agent/keeping/keep.py` writes the folders. This package imports `coda` and nothing of the tool.
+it became. One folder that cannot be read is listed as *damaged*, says why, and hides no other.
+`agent/keeping/keep.py` writes the folders. This package imports `coda` and nothing of the tool.
 """
 
 from __future__ import annotations
 
 import json
 import pathlib
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -28,10 +30,14 @@ FOLDER = pathlib.Path(__file__).parent
 """Where the kernels of a checkout are. The tool keeps a user's kernels elsewhere when it is installed as a package."""
 
 CANDIDATE = "candidate"
+DAMAGED = "damaged"
 
 
 class UnknownKernel(CodaError):
-    """No kernel of that id is kept; the hint lists near ones."""
+    """No kept kernel, `task/name`, has that id; the hint lists near ones.
+
+    Of this package alone: the tool's own look-up, which knows runs and examples too, says `agent.errors.UnknownSubject`.
+    """
 
     code = "unknown-kernel"
 
@@ -44,11 +50,13 @@ class Entry:
     name: str
     path: pathlib.Path
     state: str
-    """ "candidate" until somebody promotes it; then what `promotion.json` says."""
+    """ "candidate" until somebody promotes it; then what `promotion.json` says; "damaged" where a record cannot be read."""
     digest: str
-    """Of the program, as recorded when it was kept."""
+    """Of the program, as recorded when it was kept; "" where that cannot be read."""
     model: str
     """Who wrote it."""
+    trouble: str = ""
+    """What is damaged."""
 
     @property
     def id(self) -> str:
@@ -66,17 +74,14 @@ class Entry:
 
 
 def catalog(folder: pathlib.Path | None = None) -> tuple[Entry, ...]:
-    """Every kept kernel of a folder (of this package unless given), sorted by id.
-
-    Raises `FormatError` for a folder with a `program.json` whose provenance cannot be read.
-    """
+    """Every kept kernel of a folder (of this package unless given), sorted by id, the damaged ones included."""
     return tuple(_entries(folder or FOLDER))
 
 
 def load(kernel_id: str, folder: pathlib.Path | None = None) -> Epilogue | Pointwise | PlanKernel:
     """The kernel "task/name" from its `program.json`; `kernel.py` is not executed.
 
-    Raises `UnknownKernel` with near ids, and `FormatError` where the program is not the one that was kept.
+    Raises `UnknownKernel` with near ids, and `FormatError` where it is damaged or the program is not the one that was kept.
     """
     known = {entry.id: entry for entry in _entries(folder or FOLDER)}
     if kernel_id not in known:
@@ -94,16 +99,22 @@ def _entries(folder: pathlib.Path) -> Iterator[Entry]:
         place = path.parent
         if place.name.startswith(".") or place.parent.name.startswith("."):
             continue  # half-written or hidden
-        provenance = _json(place / "provenance.json")
-        promotion = place / "promotion.json"
-        state = _json(promotion).get("state", CANDIDATE) if promotion.is_file() else CANDIDATE
+        provenance: dict[str, Any] = {}
+        state, trouble = CANDIDATE, ""
+        try:
+            provenance = _json(place / "provenance.json")
+            if (place / "promotion.json").is_file():
+                state = str(_json(place / "promotion.json").get("state", CANDIDATE))
+        except FormatError as error:  # one bad folder hides no other
+            state, trouble = DAMAGED, str(error)
         yield Entry(
             task=place.parent.name,
             name=place.name,
             path=place,
-            state=str(state),
+            state=state,
             digest=str(provenance.get("program_digest", "")),
             model=str(provenance.get("model", "unknown")),
+            trouble=trouble,
         )
 
 
@@ -111,6 +122,8 @@ def _load(entry: Entry) -> Epilogue | Pointwise | PlanKernel:
     from coda.kernel import from_json
 
     path = entry.path / "program.json"
+    if entry.state == DAMAGED:
+        raise FormatError(f"{entry.id} is damaged", got=entry.trouble, hint="mend or remove the file that is named")
     try:
         kernel = from_json(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -120,7 +133,7 @@ def _load(entry: Entry) -> Epilogue | Pointwise | PlanKernel:
             f"{entry.id}: the program is not the one that was kept",
             got=kernel.program.digest[:12],
             expected=entry.digest[:12] or "a digest in provenance.json",
-            hint=f"`coda-agent review {entry.id}` judges it afresh",
+            hint=f"`coda-agent review {shlex.quote(entry.id)}` judges it afresh",
         )
     return kernel
 
@@ -128,10 +141,12 @@ def _load(entry: Entry) -> Epilogue | Pointwise | PlanKernel:
 def _json(path: pathlib.Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise FormatError(
             f"{path.parent.parent.name}/{path.parent.name}: {path.name} cannot be read", got=str(error)
         ) from error
     if not isinstance(data, dict):
-        raise FormatError(f"{path.name} is not a JSON object", got=type(data).__name__)
+        raise FormatError(
+            f"{path.parent.parent.name}/{path.parent.name}: {path.name} is not a JSON object", got=type(data).__name__
+        )
     return data

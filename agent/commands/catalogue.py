@@ -15,7 +15,7 @@ from typing import Any
 import authored_kernels
 import examples_curated
 
-from ..errors import AgentError, UnknownSubject, UnknownTask, UsageError
+from ..errors import AgentError, RunDamaged, UnknownSubject, UnknownTask, UsageError
 from ..keeping import shelves as kernels
 from ..runs import store
 from ..task import Task, cards, find, load
@@ -73,6 +73,8 @@ def _kernels(terminal: Terminal) -> tuple[list[str], list[dict[str, Any]]]:
 def _state(entry: authored_kernels.Entry) -> tuple[str, str]:
     from ..keeping.promote import state_of
 
+    if entry.state == authored_kernels.DAMAGED:
+        return entry.state, entry.trouble
     try:
         task = load(entry.task)
     except UnknownTask:
@@ -80,27 +82,34 @@ def _state(entry: authored_kernels.Entry) -> tuple[str, str]:
     try:
         state = state_of(kernels.read(entry.path), task)
     except AgentError as error:
-        return "damaged", error.what
+        return authored_kernels.DAMAGED, error.what
     return state.word, state.reason
 
 
 def _runs(terminal: Terminal) -> tuple[list[str], list[dict[str, Any]]]:
     rows = []
     for folder in store.list_runs(terminal.settings().runs_dir):
-        run = store.open_run(folder)
-        summary = run.summary
+        row: dict[str, Any] = dict.fromkeys(("id", "task", "model", "rounds", "ended", "passed"))
+        row |= {"id": folder.name, "path": str(folder), "why": ""}
+        try:
+            run = store.open_run(folder)
+            summary = run.summary
+        except RunDamaged as error:  # one bad folder hides no other
+            rows.append({**row, "ended": "damaged", "why": error.what})
+            continue
         rows.append(
             {
+                **row,
                 "id": run.info.id,
                 "task": run.info.task,
                 "model": run.info.model,
                 "rounds": summary.rounds if summary else None,
                 "ended": summary.stop if summary else "not finished",
                 "passed": summary.passed if summary else None,
-                "path": str(folder),
             }
         )
-    return ["id", "task", "model", "rounds", "ended", "passed"], rows
+    why = ["why"] if any(row["why"] for row in rows) else []
+    return ["id", "task", "model", "rounds", "ended", "passed", *why], rows
 
 
 def show(terminal: Terminal, name: str) -> Answer:

@@ -17,12 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import authored_kernels
 import examples_curated
 from coda.bench.record import BenchRecord
 from coda.errors import CodaError
 
 from .. import task
-from ..errors import UnknownSubject, UnknownTask
+from ..errors import KernelDamaged, UnknownSubject, UnknownTask
 from . import measured
 from . import shelves as kernels
 from .measured import Measurements
@@ -133,7 +134,7 @@ def _subjects(text: str, folders: tuple[Path, ...], runs: Path) -> list[Subject]
             near = tuple(dict.fromkeys((*error.near[:2], *unknown.near, *error.near)))[:4]
             hint = "`coda-agent list tasks|examples|kernels|runs` shows them all"
             raise UnknownSubject(text, kinds="task, example, kernel or run", near=near, hint=hint) from None
-    kept = [of_kept(kernels.read(e.path)) for e in kernels.entries(folders) if e.task == card.id]
+    kept = [_of_entry(e) for e in kernels.entries(folders) if e.task == card.id]
     found = [*_examples(card.id), *kept]
     if not found:
         raise UnknownSubject(text, kinds="task with a kernel", hint=f"`coda-agent author {card.id}` writes one")
@@ -161,6 +162,14 @@ def of_kept(kept: Kept) -> Subject:
     who = str(kept.provenance.get("model") or "author not recorded")
     found = measured.of_kernel(kept, None, digest) if digest else Measurements()
     return Subject(kept.id, kept.task, author, who, digest, found, complaint[0] if complaint else "")
+
+
+def _of_entry(entry: authored_kernels.Entry) -> Subject:
+    """One of many: where it is damaged it says so, and the others are compared."""
+    try:
+        return of_kept(kernels.read(entry.path))
+    except KernelDamaged as error:
+        return Subject(entry.id, entry.task, "llm", entry.model, "", trouble=error.what)
 
 
 # comparing ------------------------------------------------------------------------------------------------------------

@@ -101,7 +101,8 @@ def keep(
         raise ValueError("verdict and provenance are about different programs")
     folder = into / verdict.task
     for entry in authored_kernels.catalog(into):
-        if entry.task == verdict.task and entry.digest == verdict.program_digest:
+        kept_before = entry.task == verdict.task and entry.digest == verdict.program_digest
+        if kept_before and entry.state != authored_kernels.DAMAGED:
             return KeptKernel(id=entry.id, path=str(entry.path), same_program=True)
     folder.mkdir(parents=True, exist_ok=True)
     building = pathlib.Path(tempfile.mkdtemp(dir=folder, prefix=".building-"))
