@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,6 +76,7 @@ def packet(
     near, diff = nearest(kept.source, verdict)
     explain = explained(verdict)
     rationale = str(kept.provenance.get("rationale") or "")
+    command = shlex.join(["coda-agent", "verify", str(kept.folder / "kernel.py"), "--task", task.id])
     open_gates = ", ".join(g.name for g in verdict.not_run)
     accepted = verdict.passed and not refusals
     return Packet(
@@ -99,11 +101,11 @@ def packet(
         resources=tuple(resources(verdict)),
         no_resources=_why_not(verdict.gate("compile"), "the gate recorded no resources"),
         untested=tuple(untested(task, verdict)),
-        command=f"coda-agent verify {kept.folder / 'kernel.py'} --task {task.id}",
+        command=command,
         seeds=", ".join(f"{name} {seed}" for name, seed in verdict.seeds.items()) or "none drawn",
         versions=_versions(verdict),
         created=verdict.created.strftime("%Y-%m-%d %H:%M UTC"),
-        fence=fence(kept.source, explain, rationale, *diff),
+        fence=fence(kept.source, explain, rationale, command, *diff),
     )
 
 

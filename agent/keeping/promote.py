@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -132,7 +133,7 @@ def prepare(
         raise _refused(kept, [*missing, "it was never reviewed"])
     found = measured.of_kernel(kept, review.verdict, review.retraced_digest)
     missing += _not_fresh(kept, task, review)
-    missing += _no_evidence(kept, found, waiver)
+    missing += _no_evidence(found, waiver)
     if missing:
         raise _refused(kept, missing)
     return Promotion(
@@ -227,7 +228,7 @@ def _not_fresh(kept: Kept, task: Task, review: Review) -> Iterator[str]:
             yield f"its review ran with {package} {then}, here is {here}"
 
 
-def _no_evidence(kept: Kept, found: measured.Measurements, waiver: str | None) -> Iterator[str]:
+def _no_evidence(found: measured.Measurements, waiver: str | None) -> Iterator[str]:
     for record in found.records:
         if record.suspicion:
             yield f"a measured time needs explaining first: {record.suspicion}"
@@ -238,7 +239,11 @@ def _no_evidence(kept: Kept, found: measured.Measurements, waiver: str | None) -
 
 def _refused(kept: Kept, missing: list[str]) -> PromotionRefused:
     needs_review = any("review" in reason for reason in missing)
-    hint = f"coda-agent review {kept.handle}" if needs_review and kept.origin == "kernel" else "mend what is named"
+    hint = (
+        f"coda-agent review {shlex.quote(kept.handle)}"
+        if needs_review and kept.origin == "kernel"
+        else "mend what is named"
+    )
     return PromotionRefused(f"{kept.id} cannot be promoted: {'; '.join(missing)}", hint=hint)
 
 
@@ -276,7 +281,7 @@ def read(kept: Kept) -> Promotion | None:
         where = ".".join(map(str, first["loc"])) or "the document"
         raise KernelDamaged(
             f"{str(kept.folder / FILE)!r} is not a promotion: {where}: {first['msg']}",
-            hint=f"remove it and promote {kept.handle} again",
+            hint=f"remove it, then `coda-agent promote {shlex.quote(kept.handle)}` again",
         ) from error
 
 

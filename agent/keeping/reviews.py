@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import datetime
+import shlex
 from typing import Literal
 
 from pydantic import Field, ValidationError
@@ -62,7 +63,7 @@ def latest(kept: Kept) -> Review | None:
         where = ".".join(map(str, first["loc"])) or "the document"
         raise KernelDamaged(
             f"{str(kept.folder / FILE)!r} is not a review: {where}: {first['msg']}",
-            hint=f"`coda-agent review {kept.handle}` writes a new one",
+            hint=f"`coda-agent review {shlex.quote(kept.handle)}` writes a new one",
         ) from error
 
 

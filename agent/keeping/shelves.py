@@ -3,7 +3,8 @@
     Kept         one such kernel: its files, read and not trusted
     find         by path, by "task/name", by name alone where only one fits, or by run
     shelves      the folders in which kept kernels are looked for
-    tree_digest  what a verdict on it depends on: the kernel's files, its task, the library and the judge
+    judge_digest  what a word about a task depends on: its file, the library and the judge
+    tree_digest  what a verdict on a kernel depends on: the same, and the kernel's files
 
 `review`, `promote` and `compare` work on a `Kept`. Nothing here runs a candidate's code. Neighbours: `keep` wrote the folder,
 `agent.runs.store` the run, the package `authored_kernels` lists the shelves.
@@ -15,6 +16,7 @@ import dataclasses
 import difflib
 import hashlib
 import json
+import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,7 +116,7 @@ def of_run(folder: Path) -> Kept:
         return read(Path(summary.kept.path), run=folder)
     judged = run.verdicts
     if not judged:
-        hint = f"`coda-agent author {run.info.task} --resume {folder.name}` goes on with it"
+        hint = f"`coda-agent author {run.info.task} --resume {shlex.quote(folder.name)}` goes on with it"
         raise UnknownSubject(folder.name, kinds="run with a judged kernel", hint=hint)
     best = summary.best.call if summary is not None and summary.best is not None else judged[-1]
     return _attempt(run, best)
@@ -171,18 +173,24 @@ JUDGES = ("coda/**/*.py", "agent/verify/**/*.py", "agent/task.py", "agent/record
 """Files that make a verdict, below the root of the installation."""
 
 
-def tree_digest(kept: Kept, task_digest: str, root: Path = ROOT) -> str:
-    """SHA-256 over everything that a verdict on this kernel depends on, but the machine: as long as it is the same, so is
-    what was judged, and who judged it."""
+def judge_digest(task_digest: str, root: Path = ROOT) -> str:
+    """SHA-256 over everything that judging by this task depends on, but the machine."""
     total = hashlib.sha256(f"task {task_digest}\n".encode())
-    for name in JUDGED:
-        path = kept.folder / name
-        digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "absent"
-        total.update(f"kernel/{name} {digest}\n".encode())
     paths = {path for pattern in JUDGES for path in root.glob(pattern) if "__pycache__" not in path.parts}
     for path in sorted(paths):
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         total.update(f"{path.relative_to(root).as_posix()} {digest}\n".encode())
+    return total.hexdigest()
+
+
+def tree_digest(kept: Kept, task_digest: str, root: Path = ROOT) -> str:
+    """SHA-256 over everything that a verdict on this kernel depends on, but the machine: as long as it is the same, so is
+    what was judged, and who judged it."""
+    total = hashlib.sha256(f"judge {judge_digest(task_digest, root)}\n".encode())
+    for name in JUDGED:
+        path = kept.folder / name
+        digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "absent"
+        total.update(f"kernel/{name} {digest}\n".encode())
     return total.hexdigest()
 
 
