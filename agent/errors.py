@@ -1,8 +1,9 @@
 """Errors for the person at the terminal: each one ends the command with an exit code and one thing to do next.
 
 What a *candidate* did wrong is not here: that is evidence in a verdict and feedback in the next prompt. These classes
-are for what stops the command: a wrong flag, a missing key, a machine that cannot do it. Library mistakes live in
-`coda.errors`. The command line prints `error: <what>` and `hint: <hint>`, puts `code` into `--json`, and exits with
+are for what stops the command: a wrong flag, a missing key, a machine that cannot do it. Mistakes in calling a library
+are `coda.errors` of that library (`coda`, and `authored_kernels.UnknownKernel`), known to programs that use no tool; the command
+line prints `error: <what>` and `hint: <hint>`, puts `code` into `--json`, and exits with
 `exit_code` (2 usage, 4 refused by a gate, 5 environment, 6 language model).
 
     AgentError
@@ -21,6 +22,7 @@ are for what stops the command: a wrong flag, a missing key, a machine that cann
     ├── RunDamaged                  5  a run folder that cannot be read
     ├── TaskRefused                 4  the judge found the task itself at fault
     ├── JudgeUnavailable            5  the judge could not do its work on this machine
+    ├── NotKept                     5  a kernel passed and its folder could not be written
     ├── KernelDamaged               5  a kept kernel whose files cannot be read
     ├── PromotionRefused            4  a kernel does not have what a promotion needs
     └── LLMError                    6  no usable answer could be had from the language model
@@ -222,6 +224,12 @@ class RunDamaged(AgentError):
     """A run folder that cannot be read."""
 
     code = "run-damaged"
+
+
+class NotKept(AgentError):
+    """A kernel passed and could not be written where kernels are kept. The run still holds it."""
+
+    code = "not-kept"
 
 
 class TaskRefused(AgentError):

@@ -2,6 +2,7 @@
 
     Limits          rounds, US dollars, tokens, seconds
     Ledger          usage and cost so far, calls whose reply was lost included
+    most_usd        the most that a call can cost, by the price of its model
     parse_duration  "20m" as seconds
 
 A reservation is the most that an attempt of a call can cost: all its input as a cache write, plus the longest reply. (A stream that
@@ -20,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ..errors import SettingsInvalid
 from ..llm import prices
-from ..llm.protocol import Price, Reply, Usage
+from ..llm.protocol import Reply, Usage
 from ..runs.events import Asked, CallFailed, Event, StopReason
 
 FREE = frozenset({"replay", "folder", "scripted"})
@@ -74,8 +75,7 @@ class Ledger:
         """The most that a call can cost; None where the price is unknown, 0 where nothing is billed."""
         if not self.billed:
             return 0.0
-        price = prices.price_of(self.model)
-        return None if price is None else _most(price, input_tokens, max_tokens)
+        return most_usd(self.model, input_tokens, max_tokens)
 
     def add_reply(self, reply: Reply) -> float | None:
         """Count a reply; its cost."""
@@ -117,6 +117,15 @@ class Ledger:
         self.cost_usd = None if cost is None or self.cost_usd is None else self.cost_usd + cost
 
 
+def most_usd(model: str, input_tokens: int, max_tokens: int) -> float | None:
+    """The most that an attempt of a call can cost: its input at the dearest rate, the longest reply. None without a price."""
+    price = prices.price_of(model)
+    if price is None:
+        return None
+    factor = max(1.0, price.write_5m, price.write_1h)
+    return (price.input * factor * input_tokens + price.output * max_tokens) / 1e6
+
+
 def lost_calls_usd(events: Iterable[Event], answered: Iterable[int]) -> float:
     """Reserved for calls that were begun and neither answered nor failed: the process was killed in between."""
     asked: dict[int, list[float]] = {}
@@ -139,8 +148,3 @@ def parse_duration(text: str) -> float:
     if total <= 0:
         raise SettingsInvalid(f"--time {text!r} leaves no time", hint="write 90s, 20m or 1h30m")
     return total
-
-
-def _most(price: Price, input_tokens: int, max_tokens: int) -> float:
-    factor = max(1.0, price.write_5m, price.write_1h)
-    return (price.input * factor * input_tokens + price.output * max_tokens) / 1e6

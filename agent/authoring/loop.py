@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import JsonValue
 
-from ..errors import AgentError, JudgeUnavailable, LLMError, RunMismatch, TaskRefused
+from ..errors import AgentError, JudgeUnavailable, LLMError, NotKept, RunMismatch, TaskRefused
 from ..keeping.keep import Provenance, keep, seeds_commitment
 from ..llm.prices import warn_unpriced
 from ..llm.protocol import LLM, OnText, Reply, Request, Submission, Usage
@@ -119,6 +119,7 @@ def author(
         LLMError: No reply could be had. The summary is written and the best so far kept.
         TaskRefused: The judge found the task at fault.
         JudgeUnavailable: The machine failed the judge twice.
+        NotKept: The best kernel passed and its folder could not be written. The summary is written.
     """
     if goal is not None and goal != run.info.goal:
         was = "none" if run.info.goal is None else f"{run.info.goal:g}"
@@ -139,7 +140,9 @@ def author(
     elif stop == "infrastructure" and error is None:
         hint = f"mend the machine, then resume: --resume {run.info.id}"
         error = JudgeUnavailable(f"the judge cannot work here: {reason}", hint=hint)
-    summary = session.finish(stop, reason, error, into, name)
+    kept, not_kept = session.keep_best(into, name)
+    error = error or not_kept
+    summary = session.finish(stop, reason, error, kept)
     if error is not None:
         raise error
     return summary
@@ -242,10 +245,11 @@ class _Session:
         reply = self.run.reply(call)
         reused = reply is not None
         if reply is None:
-            refusal = self._ask_allowed(request)
+            tokens = self.llm.estimate(request)  # may be a call over the network
+            refusal = self._ask_allowed(request, tokens)
             if refusal is not None:
                 return refusal
-            reply = self._ask(request)
+            reply = self._ask(request, tokens)
         elif (asked := self.run.request(call)) is not None and asked.prompt_sha != request.prompt_sha:
             self._warn(f"call {call}: the reply on disk answers another prompt than the present one", call)
         self.calls = call
@@ -269,16 +273,16 @@ class _Session:
             self._warn(note, call)
         return reply
 
-    def _ask_allowed(self, request: Request) -> tuple[StopReason, str] | None:
+    def _ask_allowed(self, request: Request, tokens: int) -> tuple[StopReason, str] | None:
         return self.ledger.refusal(
             self.limits,
             elapsed_s=self.run.elapsed_s,
-            input_tokens=self.llm.estimate(request),
+            input_tokens=tokens,
             max_tokens=request.max_tokens,
         )
 
-    def _ask(self, request: Request) -> Reply:
-        call, tokens = request.round, self.llm.estimate(request)
+    def _ask(self, request: Request, tokens: int) -> Reply:
+        call = request.round
         self.run.write_request(call, request)
         self._tell(
             Asked(
@@ -366,15 +370,25 @@ class _Session:
         return decision
 
     # the end --------------------------------------------------------------------------------------------------
-    def finish(
-        self, stop: StopReason, reason: str, error: BaseException | None, into: pathlib.Path | None, name: str | None
-    ) -> Summary:
-        """Keep the best pass, write the last word."""
+    def keep_best(self, into: pathlib.Path | None, name: str | None) -> tuple[KeptKernel | None, NotKept | None]:
+        """Keep the best pass. A failure is returned: the summary is written first, and the run holds the kernel anyway."""
         best = self.course.best
-        kept: KeptKernel | None = None
-        if best is not None and best.passed and into is not None:
+        if best is None or not best.passed or into is None:
+            return None, None
+        try:
             kept = self._keep(best.call, into, name)
-            self._tell(Kept(call=best.call, **kept.model_dump()))
+        except Exception as error:  # whatever a folder of other people's files can do
+            what = f"the kernel of call {best.call} passed and could not be kept in {str(into)!r}: {error}"
+            self._warn(what, best.call)
+            failure = NotKept(what, hint=f"mend the folder, then --resume {self.run.info.id}: nothing is asked again")
+            failure.__cause__ = error
+            return None, failure
+        self._tell(Kept(call=best.call, **kept.model_dump()))
+        return kept, None
+
+    def finish(self, stop: StopReason, reason: str, error: BaseException | None, kept: KeptKernel | None) -> Summary:
+        """Write the last word."""
+        best = self.course.best
         told = None
         if error is not None:
             what = error.what if isinstance(error, AgentError) else f"{type(error).__name__}: {error}"

@@ -10,16 +10,16 @@ Neighbours: `judging` and `catalogue` have the other commands, `agent.authoring`
 
 from __future__ import annotations
 
-import hashlib
 import json
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..authoring.budget import Limits, parse_duration
-from ..errors import AgentError, JudgeUnavailable, LLMError, TaskRefused, UsageError
+from ..authoring.budget import Limits, most_usd, parse_duration
+from ..errors import AgentError, JudgeUnavailable, LLMError, NotKept, TaskRefused, UsageError
 from ..files import write_text
 from ..keeping.keep import default_folder
 from ..llm.protocol import Request, estimate_tokens
@@ -30,7 +30,7 @@ from ..runs.events import Event, Summary
 from ..settings import Settings
 from ..task import Card, Task, find, load
 from . import render
-from .judging import Judging
+from .judging import Judging, machine_failed
 from .terminal import Answer, Exit, Failure, Terminal
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def author(terminal: Terminal, asked: Asked, flags: Mapping[str, Any]) -> Answer
         key = settings.anthropic_api_key
         run = store.resume(folder, secrets=(key.get_secret_value(),) if key is not None else ())
     terminal.run_path = run.folder
-    terminal.resume = f"coda-agent author {card.id} --resume {run.info.id}"
+    terminal.resume = f"coda-agent author {card.id} --resume {shlex.quote(run.info.id)}"
     terminal.detail(f"run: {run.folder}")
     error: AgentError | None = None
     live = terminal.live if settings.progress and not asked.events else None
@@ -107,7 +107,7 @@ def author(terminal: Terminal, asked: Asked, flags: Mapping[str, Any]) -> Answer
                 name=asked.name,
                 on_event=told,
             )
-        except (LLMError, TaskRefused, JudgeUnavailable) as stopped:
+        except (LLMError, TaskRefused, JudgeUnavailable, NotKept) as stopped:
             if run.summary is None:
                 raise
             summary, error = run.summary, stopped
@@ -128,7 +128,6 @@ def _limits(settings: Settings) -> Limits:
 def _dry_run(card: Card, settings: Settings, asked: Asked) -> Answer:
     """The first request and what it would take; nobody is asked."""
     from ..authoring.prepare import prepare
-    from ..llm.prices import price_of
 
     prompt: Prompt = prepare(
         load(card.id),
@@ -138,8 +137,8 @@ def _dry_run(card: Card, settings: Settings, asked: Asked) -> Answer:
         show_own=asked.show_own,
     )
     request: Request = prompt.request([], 1)
-    tokens, price = estimate_tokens(request), price_of(settings.model)
-    most = (price.input * price.write_5m * tokens + price.output * settings.max_tokens) / 1e6 if price else None
+    tokens = estimate_tokens(request)
+    most = most_usd(settings.model, tokens, settings.max_tokens)
     data = {
         "task": card.id,
         "model": settings.model,
@@ -164,15 +163,12 @@ def _dry_run(card: Card, settings: Settings, asked: Asked) -> Answer:
 def _lint(terminal: Terminal, task: Task, settings: Settings) -> None:
     """Refuse a task on which wrong kernels would pass. The outcome is kept for this task and judge.
 
-    Raises `TaskRefused`.
+    Raises `TaskRefused`, or `JudgeUnavailable` where the machine failed the lint.
     """
-    from ..keeping import shelves
+    from ..keeping.shelves import judge_digest
     from ..verify.lint import LintReport, lint_in_worker
 
-    judge = hashlib.sha256(task.digest.encode())
-    for path in (*sorted(shelves.ROOT.glob("agent/verify/*.py")), shelves.ROOT / "coda" / "numerics.py"):
-        judge.update(path.read_bytes())
-    cached = settings.cache_dir / "lint" / f"{task.id}-{judge.hexdigest()[:24]}.json"
+    cached = settings.cache_dir / "lint" / f"{task.id}-{judge_digest(task.digest)[:24]}.json"
     report: LintReport | None = None
     try:
         report = LintReport.model_validate_json(cached.read_bytes())
@@ -180,8 +176,13 @@ def _lint(terminal: Terminal, task: Task, settings: Settings) -> None:
         terminal.say(f"task {task.id}: trying wrong programs on it")
     if report is None:
         report = lint_in_worker(task)
+        if machine_failed(report):
+            raise JudgeUnavailable(
+                f"the task {task.id!r} cannot be linted here: {report.status}: {'; '.join(report.problems)[:600]}",
+                hint=f"`coda-agent doctor` says what is missing here; `coda-agent lint {task.id}` tries again",
+            )
         try:
-            if report.tried:  # else the worker failed, which says nothing about the task for next time
+            if report.tried:  # else it could not even begin, which says nothing about the task for next time
                 write_text(cached, report.model_dump_json() + "\n")
         except OSError as error:
             terminal.detail(f"the lint's outcome cannot be kept: {error}")
@@ -280,7 +281,7 @@ def _advice(summary: Summary) -> str:
 
 def _next(terminal: Terminal, summary: Summary, run: store.Run) -> str:
     if summary.kept is not None:
-        return f"coda-agent review {run.info.id}"
+        return f"coda-agent review {shlex.quote(run.info.id)}"
     return terminal.resume
 
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import files
-from ..errors import UsageError
+from ..errors import JudgeUnavailable, UsageError
 from ..keeping import shelves as kernels
 from ..records import Status, Verdict
 from ..task import Task, find, load
@@ -28,6 +29,7 @@ from .terminal import Answer, Exit, Failure, Terminal
 if TYPE_CHECKING:
     from ..keeping.review import Judge
     from ..verify.judge import Options
+    from ..verify.lint import LintReport
 
 
 _ARCH = re.compile(r"sm_\d{2,3}[a-z]?")
@@ -209,14 +211,24 @@ def lint(terminal: Terminal, task_text: str) -> Answer:
         yield from (f"survives: {line}" for line in report.survivors)
         yield from (f"problem: {line}" for line in report.problems)
 
-    failure = None
-    if not report.ok:
+    code, failure = Exit.OK, None
+    if machine_failed(report):
+        hint = "try again; `coda-agent doctor` says what is missing here"
+        said = f"the lint of {task.id!r} could not be finished here: {report.status}"
+        code, failure = Exit.ENVIRONMENT, Failure(JudgeUnavailable.code, said, hint)
+    elif not report.ok:
+        code = Exit.REFUSED
         failure = Failure(
             "invalid-spec",
             f"the task {task.id!r} does not refuse wrong kernels",
             "change its shapes, inputs or baseline",
         )
-    return Answer(report.model_dump(mode="json"), show, Exit.REFUSED if failure else Exit.OK, failure)
+    return Answer(report.model_dump(mode="json"), show, code, failure)
+
+
+def machine_failed(report: LintReport) -> bool:
+    """Whether the lint's worker ended badly, which says nothing about the task."""
+    return report.status in (Status.INFRA_ERROR, Status.TIMEOUT, Status.CRASH)
 
 
 # review and promote ---------------------------------------------------------------------------------------------------
@@ -261,7 +273,7 @@ def review(terminal: Terminal, name: str, judging: Judging, into: Path | None) -
             "not-proven" if found.unproven else "review-refused", "; ".join(found.refusals), f"read {written.markdown}"
         )
     follow = (
-        f'coda-agent promote {kept.handle} --reviewer NAME --note "…"'
+        f'coda-agent promote {shlex.quote(kept.handle)} --reviewer NAME --note "…"'
         if found.accepted and kept.origin == "kernel"
         else ""
     )
@@ -317,7 +329,11 @@ def promote(
     )
     promotion.write(kept, record)
     return Answer(
-        data, show, warnings=tuple(warnings), paths=(("written", path),), next=f"coda-agent compare {kept.task}"
+        data,
+        show,
+        warnings=tuple(warnings),
+        paths=(("written", path),),
+        next=f"coda-agent compare {shlex.quote(kept.task)}",
     )
 
 

@@ -30,7 +30,7 @@ MAX_READ = 4_000_000
 
 _FENCE = re.compile(r"^[ \t]*(?P<mark>`{3,}|~{3,})[ \t]*(?P<info>[^\n]*?)[ \t]*$")
 _NOT_PYTHON = frozenset(
-    ["bash", "sh", "shell", "zsh", "console", "text", "txt", "json", "yaml", "toml", "diff", "c", "cpp", "c++", "cuda", "cu", "ptx", "asm", "markdown", "md", "latex", "tex"]
+    "bash sh shell zsh console text txt json yaml toml diff c cpp c++ cuda cu ptx asm markdown md latex tex".split()
 )
 
 
