@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import kept_support as support
 import pytest
 from typer.testing import CliRunner
 
 import authored_kernels
 import cli
+from agent.authoring.budget import most_usd
 from agent.commands.terminal import Exit
 from agent.records import Status
 
@@ -23,20 +26,6 @@ pytestmark = pytest.mark.null
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = ("author", "review", "promote", "compare", "verify", "lint", "list", "show", "replay", "selftest", "doctor")
-
-
-def _support() -> Any:
-    path = Path(__file__).parent / "agent" / "keeping" / "kept_support.py"
-    spec = importlib.util.spec_from_file_location("kept_support", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault("kept_support", module)
-    spec.loader.exec_module(module)
-    return module
-
-
-S = _support()
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +56,7 @@ class FakeBench:
         if self.interrupt:
             raise KeyboardInterrupt
         self.options.append(options)
-        return S.verdict(source, **self.about)
+        return support.verdict(source, **self.about)
 
 
 @pytest.fixture
@@ -166,7 +155,7 @@ def test_help_imports_nothing_heavy(args: list[str]) -> None:
 
 
 def test_exit_0_goal_met(bench: FakeBench, places: Path) -> None:
-    result = run("author", "rms scale", "--llm", script(places, S.source()), "--json")
+    result = run("author", "rms scale", "--llm", script(places, support.source()), "--json")
     assert result.exit_code == 0
     found = document(result)
     assert found["schema"] == "coda-agent/author/1"
@@ -181,7 +170,7 @@ def test_exit_0_goal_met(bench: FakeBench, places: Path) -> None:
         "evidence": {},
         "seconds": 0.0,
     }
-    assert (Path(data["kernel"]) / "kernel.py").read_text() == S.source()
+    assert (Path(data["kernel"]) / "kernel.py").read_text() == support.source()
     assert (Path(data["run"]) / "summary.json").is_file()
     assert Path(data["run"]).is_relative_to(places / "state")
     assert Path(data["kernel"]).is_relative_to(
@@ -243,7 +232,7 @@ def test_an_unknown_task_lists_near_ones_for_programs_too() -> None:
 
 def test_exit_3_goal_not_met(bench: FakeBench, places: Path) -> None:
     bench.about = {"fails": ("algebra", Status.WRONG_VALUES, "the sign is flipped")}
-    result = run("author", "rms_scale", "--llm", script(places, S.source()), "--rounds", "1", "--json")
+    result = run("author", "rms_scale", "--llm", script(places, support.source()), "--rounds", "1", "--json")
     assert result.exit_code == 3
     found = document(result)
     assert found["error"]["code"] == "goal-not-met"
@@ -274,7 +263,7 @@ def test_exit_4_refused(places: Path) -> None:
 def test_exit_5_environment(bench: FakeBench, places: Path) -> None:
     bench.about = {"not_run": {"compile": "there is no fused backend"}}
     file = places / "kernel.py"
-    file.write_text(S.source())
+    file.write_text(support.source())
     result = run("verify", str(file), "--task", "rms_scale", "--json")
     assert result.exit_code == 5
     assert document(result)["error"]["code"] == "not-proven"
@@ -303,7 +292,7 @@ def test_exit_6_no_key_is_quick_and_says_what_to_do() -> None:
 
 def test_exit_6_after_the_first_round_keeps_the_run(bench: FakeBench, places: Path) -> None:
     bench.about = {"fails": ("trace", Status.COMPILE_ERROR, "widths differ")}
-    result = run("author", "rms_scale", "--llm", script(places, S.source()), "--json")
+    result = run("author", "rms_scale", "--llm", script(places, support.source()), "--json")
     assert result.exit_code == 6
     found = document(result)
     assert found["error"]["code"] == "script-exhausted"
@@ -314,8 +303,8 @@ def test_exit_6_after_the_first_round_keeps_the_run(bench: FakeBench, places: Pa
 def test_exit_7_regression(shelf: Path) -> None:
     kernels = {}
     for name, example, us in (("slow", "rms_scale", 150.0), ("quick", "gemm_swiglu", 100.0)):
-        kernels[name] = S.keep_one(shelf, name, example=example)
-        S.add_bench(kernels[name], S.bench_record(S.program(example).digest, us=us))
+        kernels[name] = support.keep_one(shelf, name, example=example)
+        support.add_bench(kernels[name], support.bench_record(support.program(example).digest, us=us))
     result = run("compare", "rms_scale/slow", "rms_scale/quick", "--threshold", "3", "--json")
     assert result.exit_code == 7
     found = document(result)
@@ -326,7 +315,7 @@ def test_exit_7_regression(shelf: Path) -> None:
 
 def test_exit_130_interrupted(bench: FakeBench, places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.interrupt = True
-    result = run("author", "rms_scale", "--llm", script(places, S.source()), "--json")
+    result = run("author", "rms_scale", "--llm", script(places, support.source()), "--json")
     assert result.exit_code == 130
     found = document(result)
     assert found["error"]["code"] == "interrupted"
@@ -353,7 +342,7 @@ def test_exit_130_of_any_command(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_answer_is_on_stdout_and_the_rest_on_stderr(bench: FakeBench, places: Path) -> None:
-    result = run("author", "rms_scale", "--llm", script(places, S.source()))
+    result = run("author", "rms_scale", "--llm", script(places, support.source()))
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
     assert [line.split()[0] for line in lines[:7]] == [
@@ -375,7 +364,7 @@ def test_the_answer_is_on_stdout_and_the_rest_on_stderr(bench: FakeBench, places
 
 
 def test_quiet_says_nothing_but_the_answer(bench: FakeBench, places: Path) -> None:
-    result = run("author", "rms_scale", "--llm", script(places, S.source()), "-q")
+    result = run("author", "rms_scale", "--llm", script(places, support.source()), "-q")
     assert (result.exit_code, result.stderr) == (0, "")
     assert "verdict: PASS" in result.stdout
 
@@ -392,7 +381,7 @@ def test_a_traceback_only_with_vv() -> None:
 
 
 def test_events_are_json_lines_and_the_last_one_is_the_document(bench: FakeBench, places: Path) -> None:
-    result = run("author", "rms_scale", "--llm", script(places, S.source()), "--events")
+    result = run("author", "rms_scale", "--llm", script(places, support.source()), "--events")
     lines = [json.loads(line) for line in result.stdout.splitlines()]
     kinds = [line.get("kind") for line in lines]
     assert kinds[:3] == ["started", "asked", "replied"]
@@ -427,7 +416,7 @@ def test_in_another_folder(places: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_no_question_without_a_terminal(bench: FakeBench, shelf: Path) -> None:
-    S.keep_one(shelf)
+    support.keep_one(shelf)
     assert run("review", "rms_scale/demo").exit_code == 0
     words = ["--reviewer", "Ann", "--note", "looked", "--waive-gpu", "none here"]
     result = run("promote", "rms_scale/demo", *words, "--json", input="y\n")
@@ -483,10 +472,10 @@ DATA = {
 
 def test_the_documents_keep_their_fields(bench: FakeBench, places: Path, shelf: Path) -> None:
     file = places / "kernel.py"
-    file.write_text(S.source())
+    file.write_text(support.source())
     words = ["--reviewer", "A", "--note", "b", "--waive-gpu", "c", "--dry-run"]
     commands = {
-        "author": ["rms_scale", "--llm", script(places, S.source()), "--into", str(shelf)],
+        "author": ["rms_scale", "--llm", script(places, support.source()), "--into", str(shelf)],
         "verify": [str(file), "--task", "rms_scale"],
         "review": ["rms_scale/scripted"],
         "promote": ["rms_scale/scripted", *words],
@@ -502,6 +491,44 @@ def test_the_documents_keep_their_fields(bench: FakeBench, places: Path, shelf: 
         assert set(found["data"]) == DATA[name], name
 
 
+def test_one_damaged_run_or_kernel_hides_no_other(bench: FakeBench, shelf: Path, places: Path) -> None:
+    support.keep_one(shelf, "good")
+    support.keep_one(shelf, "bad", example="mx_quantize")
+    (shelf / "rms_scale" / "bad" / "provenance.json").write_text("{")
+    kernels = {row["id"]: row for row in document(run("list", "kernels", "--json"))["data"]["kernels"]}
+    assert {i: row["state"] for i, row in kernels.items()} == {
+        "rms_scale/bad": "damaged",
+        "rms_scale/good": "candidate",
+    }
+    assert "provenance.json" in kernels["rms_scale/bad"]["why"]
+    assert run("review", "rms_scale/good").exit_code == 0
+    for _ in range(2):
+        run("author", "rms_scale", "--llm", script(places, support.source()))
+    folder = Path(document(run("list", "runs", "--json"))["data"]["runs"][0]["path"])
+    (folder / "run.json").write_text("{}")
+    result = run("list", "runs", "--json")
+    runs = {row["id"]: row for row in document(result)["data"]["runs"]}
+    assert (len(runs), runs[folder.name]["ended"]) == (2, "damaged")
+    assert "run.json" in runs[folder.name]["why"]
+    assert sorted(row["ended"] for row in runs.values()) == ["damaged", "goal"]
+    assert "why" in run("list", "runs").stdout
+
+
+def test_commands_to_copy_survive_a_shell(bench: FakeBench, places: Path) -> None:
+    """A folder is a person's to name: with spaces, a quote, or a command."""
+    kept = support.keep_one(places / "my kernels; echo 'hm`", "demo")
+    reviewed = run("review", str(kept.folder))
+    assert reviewed.exit_code == 0
+    (follow,) = re.findall(r"next: (coda-agent promote .*)", reviewed.stderr)
+    assert shlex.split(follow)[:3] == ["coda-agent", "promote", str(kept.folder)]
+    packet = (kept.folder / "REVIEW.md").read_text("utf-8")
+    (command,) = re.findall(r"^coda-agent verify .*", packet, re.MULTILINE)
+    assert shlex.split(command) == ["coda-agent", "verify", str(kept.folder / "kernel.py"), "--task", "rms_scale"]
+    (kept.folder / "review.json").unlink()
+    refused = document(run("promote", str(kept.folder), "--reviewer", "Ann", "--note", "x", "--yes", "--json"))
+    assert shlex.split(refused["error"]["hint"]) == ["coda-agent", "review", str(kept.folder)]
+
+
 # author ---------------------------------------------------------------------------------------------------------------
 
 
@@ -510,7 +537,9 @@ def test_dry_run_shows_the_first_prompt_and_asks_nobody(bench: FakeBench) -> Non
     data = document(result)["data"]
     assert (result.exit_code, bench.options) == (0, [])
     assert data["input_tokens_at_most"] > 1000
-    assert data["cost_usd_at_most"] > 0
+    assert data["cost_usd_at_most"] == most_usd(
+        data["model"], data["input_tokens_at_most"], data["output_tokens_at_most"]
+    )
     assert "rms_scale" in data["withheld"]
     assert "rms_scale" not in data["examples"]
     assert "nothing was sent" in run("author", "rms scale", "--dry-run").stdout
@@ -532,7 +561,14 @@ def test_flags_reach_the_judge_and_the_run(bench: FakeBench, places: Path) -> No
         "5m",
     ]
     result = run(
-        "author", "rms_scale", "--llm", script(places, S.source()), "--max-tokens-total", "900000", *flags, "--json"
+        "author",
+        "rms_scale",
+        "--llm",
+        script(places, support.source()),
+        "--max-tokens-total",
+        "900000",
+        *flags,
+        "--json",
     )
     data = document(result)["data"]
     assert data["kernel"] == str(places / "kept" / "rms_scale" / "mine")
@@ -558,7 +594,7 @@ def test_a_task_that_lets_wrong_kernels_pass_is_refused_before_anything_is_asked
     )
     monkeypatch.setattr(lint, "lint_in_worker", lambda task: asked.append(task.id) or report)
     for _ in range(2):  # the second time from the kept outcome
-        result = run("author", "rms_scale", "--llm", script(places, S.source()), "--json")
+        result = run("author", "rms_scale", "--llm", script(places, support.source()), "--json")
         assert result.exit_code == 4
         assert "survives: z: zeros (exact)" in document(result)["error"]["message"]
     assert asked == ["rms_scale"]
@@ -566,12 +602,44 @@ def test_a_task_that_lets_wrong_kernels_pass_is_refused_before_anything_is_asked
     assert document(run("lint", "rms_scale", "--json"))["error"]["code"] == "invalid-spec"
 
 
+@pytest.mark.parametrize("word", [Status.INFRA_ERROR, Status.TIMEOUT, Status.CRASH])
+def test_a_lint_that_the_machine_failed_says_nothing_about_the_task(
+    bench: FakeBench, places: Path, monkeypatch: pytest.MonkeyPatch, word: Status
+) -> None:
+    from agent.verify import lint
+
+    asked = []
+    report = lint.LintReport(
+        task="rms_scale", task_digest="0", status=word, tried=0, killed=0, problems=("the worker was killed",)
+    )
+    monkeypatch.setattr(lint, "lint_in_worker", lambda task: asked.append(task.id) or report)
+    for _ in range(2):  # and is tried again
+        result = run("author", "rms_scale", "--llm", script(places, support.source()), "--json")
+        error = document(result)["error"]
+        assert (result.exit_code, error["code"]) == (5, "judge-unavailable")
+        assert f"{word}: the worker was killed" in error["message"]
+    assert asked == ["rms_scale"] * 2
+    assert bench.options == []
+    linted = run("lint", "rms_scale", "--json")
+    assert (linted.exit_code, document(linted)["error"]["code"]) == (5, "judge-unavailable")
+
+
+def test_a_kernel_that_cannot_be_kept_is_an_error_of_the_environment(bench: FakeBench, places: Path) -> None:
+    (places / "file").write_text("")
+    args = ("author", "rms_scale", "--llm", script(places, support.source()), "--into", str(places / "file"), "--json")
+    result = run(*args)
+    found = document(result)
+    assert (result.exit_code, found["error"]["code"]) == (5, "not-kept")
+    assert (found["data"]["passed"], found["data"]["kernel"]) == (True, None)
+    assert "--resume" in found["error"]["hint"]
+
+
 # the others -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("what", ["tasks", "examples", "kernels", "runs"])
 def test_lists(what: str, shelf: Path) -> None:
-    S.keep_one(shelf)
+    support.keep_one(shelf)
     data = document(run("list", what, "--json"))["data"]
     assert set(data) == {what}
     ids = [row["id"] for row in data[what]]
@@ -582,10 +650,10 @@ def test_lists(what: str, shelf: Path) -> None:
 
 
 def test_show_has_description_formula_and_source(shelf: Path) -> None:
-    S.keep_one(shelf)
+    support.keep_one(shelf)
     data = document(run("show", "rms scale", "--json"))["data"]
     assert set(data) == {"task", "example"}
-    assert data["example"]["digest"] == S.program().digest
+    assert data["example"]["digest"] == support.program().digest
     text = run("show", "rms_scale").stdout
     assert "def rms_scale(" in text
     assert "formula" in text
@@ -596,7 +664,7 @@ def test_show_has_description_formula_and_source(shelf: Path) -> None:
 
 def test_verify_passes_and_tells_which_gate_ran(bench: FakeBench, places: Path) -> None:
     file = places / "kernel.py"
-    file.write_text(S.source())
+    file.write_text(support.source())
     schedule = places / "schedule.json"
     schedule.write_text('{"tile_m": 64}')
     result = run("verify", str(file), "--task", "rms scale", "--schedule", str(schedule), "--json")
@@ -608,7 +676,7 @@ def test_verify_passes_and_tells_which_gate_ran(bench: FakeBench, places: Path) 
 
 def test_from_a_run_to_a_promoted_kernel(bench: FakeBench, places: Path, shelf: Path) -> None:
     """Every `next:` line is followed as it is printed."""
-    authored = run("author", "rms_scale", "--llm", script(places, S.source()), "--into", str(shelf))
+    authored = run("author", "rms_scale", "--llm", script(places, support.source()), "--into", str(shelf))
     assert authored.exit_code == 0
     name = authored.stderr.splitlines()[-1].removeprefix("next: coda-agent review ")
     reviewed = run("review", name, "--json")
@@ -635,7 +703,7 @@ def test_from_a_run_to_a_promoted_kernel(bench: FakeBench, places: Path, shelf: 
 
 
 def test_a_refused_review_is_exit_4_and_still_writes_the_packet(bench: FakeBench, shelf: Path) -> None:
-    kept = S.keep_one(shelf)
+    kept = support.keep_one(shelf)
     bench.about = {"fails": ("numerics", Status.NONDETERMINISTIC, "two runs differ")}
     result = run("review", "rms_scale/demo", "--json")
     assert result.exit_code == 4
@@ -647,7 +715,7 @@ def test_a_refused_review_is_exit_4_and_still_writes_the_packet(bench: FakeBench
 
 def test_an_attempt_that_was_not_kept_can_be_reviewed_and_never_promoted(bench: FakeBench, places: Path) -> None:
     bench.about = {"fails": ("algebra", Status.WRONG_VALUES, "factor 2")}
-    made = run("author", "rms_scale", "--llm", script(places, S.source()), "--rounds", "1", "--json")
+    made = run("author", "rms_scale", "--llm", script(places, support.source()), "--rounds", "1", "--json")
     name = Path(document(made)["data"]["run"]).name
     reviewed = run("review", name, "--json")
     assert reviewed.exit_code == 4
@@ -663,7 +731,7 @@ def test_an_attempt_that_was_not_kept_can_be_reviewed_and_never_promoted(bench: 
 
 def test_replay_derives_decisions_and_says_so(bench: FakeBench, places: Path) -> None:
     bench.about = {"fails": ("algebra", Status.WRONG_VALUES, "factor 2")}
-    run("author", "rms_scale", "--llm", script(places, S.source()), "--rounds", "1")
+    run("author", "rms_scale", "--llm", script(places, support.source()), "--rounds", "1")
     folder = document(run("list", "runs", "--json"))["data"]["runs"][0]["path"]
     judged = len(bench.options)
     result = run("replay", folder)

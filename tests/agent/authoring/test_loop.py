@@ -3,25 +3,25 @@ to stop. `test_resume.py` has kills, and what a run leaves."""
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import json
 import pathlib
-import sys
-from types import ModuleType
 from typing import Any
 
+import authoring_support as support
 import pytest
 
 import authored_kernels
-from agent.authoring.budget import Limits, parse_duration
+from agent.authoring.budget import Ledger, Limits, most_usd, parse_duration
 from agent.errors import (
     JudgeUnavailable,
     LLMUnavailable,
+    NotKept,
     PriceUnknown,
     SettingsInvalid,
     TaskRefused,
 )
+from agent.llm.prices import price_of
 from agent.llm.protocol import Price, Reply
 from agent.llm.scripted import ScriptedLLM, ScriptedReply
 from agent.records import Status
@@ -33,17 +33,6 @@ pytestmark = pytest.mark.null
 SUPPORT = pathlib.Path(__file__).with_name("authoring_support.py")
 
 
-def _load_support() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("authoring_support", SUPPORT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # the task finds its file through it
-    spec.loader.exec_module(module)
-    return module
-
-
-support = _load_support()
 reply, source = support.reply, support.source
 author, the_run, Billed, billed = support.author, support.the_run, support.Billed, support.billed
 
@@ -270,6 +259,38 @@ def test_cost_is_reserved_before_the_call_and_counted_after_it(tmp_path: pathlib
     assert "more than $1.30" in done.summary.reason
 
 
+def test_a_request_is_estimated_once_and_only_before_it_is_asked(tmp_path: pathlib.Path) -> None:
+    """With some providers an estimate is a call over the network."""
+
+    class Counting(Billed):
+        estimated: tuple[int, ...] = ()
+
+        def estimate(self, request: Any) -> int:
+            self.estimated += (request.round,)
+            return super().estimate(request)
+
+    limits, model = Limits(max_cost=10, max_tokens_total=1_000_000), "claude-opus-5-5"
+    llm = Counting([billed("trace COMPILE_ERROR"), billed("PASS")])
+    done = author(tmp_path, [], llm=llm, model=model, limits=limits)
+    assert llm.estimated == (1, 2)
+    assert [e.call for e in done.of("asked")] == [1, 2]
+    again = Counting([])
+    author(tmp_path, [], llm=again, model=model, limits=limits, run=store.resume(done.run.folder))
+    assert again.estimated == ()  # both replies are on disk
+
+
+def test_what_a_call_may_cost_is_the_same_wherever_it_is_said() -> None:
+    """The dearest rate of its input, a cache write for an hour, and the longest reply."""
+    price = price_of("claude-opus-5-5")
+    assert price is not None
+    assert price.write_1h > price.write_5m > 1
+    wanted = (1000 * price.input * price.write_1h + 500 * price.output) / 1e6
+    assert most_usd("claude-opus-5-5", 1000, 500) == pytest.approx(wanted)
+    assert Ledger("anthropic", "claude-opus-5-5").reservation(1000, 500) == pytest.approx(wanted)
+    assert Ledger("replay", "claude-opus-5-5").reservation(1000, 500) == 0
+    assert most_usd("claude-unheard-of", 1000, 500) is None
+
+
 def test_a_cost_limit_with_an_unknown_price_is_refused_before_anything_is_sent(tmp_path: pathlib.Path) -> None:
     llm = Billed([billed("PASS")])
     with pytest.raises(PriceUnknown):
@@ -304,6 +325,33 @@ def test_durations(text: str, seconds: float) -> None:
 def test_bad_durations(text: str) -> None:
     with pytest.raises(SettingsInvalid):
         parse_duration(text)
+
+
+# keeping --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_damaged_folder_beside_it_does_not_hinder_keeping(tmp_path: pathlib.Path) -> None:
+    bad = tmp_path / "kept" / "another_task" / "bad"
+    bad.mkdir(parents=True)
+    (bad / "program.json").write_text("{}")  # and no provenance
+    done = author(tmp_path, [reply("PASS")])
+    assert done.summary.kept is not None
+    assert authored_kernels.load(done.summary.kept.id, tmp_path / "kept").outputs == ("z",)
+
+
+def test_a_pass_that_cannot_be_kept_leaves_a_summary_and_is_kept_on_resume(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "kept").write_text("a file where the folder should be")
+    with pytest.raises(NotKept, match="passed and could not be kept"):
+        author(tmp_path, [reply("PASS")])
+    run = store.open_run(the_run(tmp_path))
+    assert run.summary is not None
+    assert (run.summary.passed, run.summary.kept, run.summary.stop) == (True, None, "goal")
+    assert (run.summary.error or {})["code"] == "not-kept"
+    assert run.events[-1].kind == "stopped"
+    (tmp_path / "kept").unlink()
+    again = author(tmp_path, [], run=store.resume(run.folder))
+    assert again.summary.kept is not None
+    assert (again.summary.error, again.llm.history, again.judge.asked) == (None, [], [])
 
 
 # ends -----------------------------------------------------------------------------------------------------------------

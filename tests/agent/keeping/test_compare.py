@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
+import kept_support as support
 import pytest
 
 from agent.errors import UnknownSubject
@@ -20,19 +19,7 @@ from agent.keeping.shelves import read
 pytestmark = pytest.mark.null
 
 
-def _support() -> Any:
-    path = Path(__file__).with_name("kept_support.py")
-    spec = importlib.util.spec_from_file_location("kept_support", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault("kept_support", module)
-    spec.loader.exec_module(module)
-    return module
-
-
-S = _support()
-DIGEST = S.program().digest
+DIGEST = support.program().digest
 
 
 def subject(name: str, digest: str, *records: dict[str, Any], author: str = "llm") -> Subject:
@@ -48,7 +35,7 @@ def gathered(folder: Path, *texts: str) -> tuple[Subject, ...]:
 
 
 def test_a_task_stands_for_its_example_and_every_kept_kernel(tmp_path: Path) -> None:
-    S.keep_one(tmp_path)
+    support.keep_one(tmp_path)
     found = gathered(tmp_path, "rms scale")
     assert [(s.id, s.author, s.who) for s in found] == [
         ("examples_curated/rms_scale", "project", "curated here"),
@@ -57,7 +44,7 @@ def test_a_task_stands_for_its_example_and_every_kept_kernel(tmp_path: Path) -> 
 
 
 def test_a_lone_kernel_brings_the_example_of_its_task(tmp_path: Path) -> None:
-    S.keep_one(tmp_path)
+    support.keep_one(tmp_path)
     assert [s.id for s in gathered(tmp_path, "rms_scale/demo")] == ["rms_scale/demo", "examples_curated/rms_scale"]
     assert [s.id for s in gathered(tmp_path, "rms_scale/demo", "mx_quantize")] == [
         "rms_scale/demo",
@@ -66,14 +53,14 @@ def test_a_lone_kernel_brings_the_example_of_its_task(tmp_path: Path) -> None:
 
 
 def test_a_persons_kernel_is_called_human(tmp_path: Path) -> None:
-    kept = S.keep_one(tmp_path)
+    kept = support.keep_one(tmp_path)
     provenance = json.loads((kept.folder / "provenance.json").read_text())
     (kept.folder / "provenance.json").write_text(json.dumps({**provenance, "author": "human"}))
     assert of_kept(read(kept.folder)).author == "human"
 
 
 def test_unknown_names_get_near_ones(tmp_path: Path) -> None:
-    S.keep_one(tmp_path)
+    support.keep_one(tmp_path)
     with pytest.raises(UnknownSubject) as error:
         gathered(tmp_path, "rms_scale/dem")
     assert "rms_scale/demo" in error.value.near
@@ -84,13 +71,13 @@ def test_unknown_names_get_near_ones(tmp_path: Path) -> None:
 
 
 def test_equal_digests_are_the_same_program(tmp_path: Path) -> None:
-    S.keep_one(tmp_path)
+    support.keep_one(tmp_path)
     found = compare(gathered(tmp_path, "rms_scale"))
     assert found.same == (("examples_curated/rms_scale", "rms_scale/demo"),)
 
 
 def test_nothing_measured_is_said_and_no_number_is_shown(tmp_path: Path) -> None:
-    S.keep_one(tmp_path)
+    support.keep_one(tmp_path)
     found = compare(gathered(tmp_path, "rms_scale/demo"))
     assert (found.rows, found.verdicts) == ((), ())
     assert "rms_scale/demo: no GPU benchmark of this program is recorded" in found.not_measured
@@ -98,7 +85,7 @@ def test_nothing_measured_is_said_and_no_number_is_shown(tmp_path: Path) -> None
 
 
 def test_a_row_has_the_numbers_of_its_record() -> None:
-    record = S.bench_record(
+    record = support.bench_record(
         DIGEST, peers={"compile": 125.0, "quack": 80.0, "cublas": 90.0}, absent={"liger": "not installed"}
     )
     found = compare([subject("k", DIGEST, record)])
@@ -123,27 +110,27 @@ def test_a_row_has_the_numbers_of_its_record() -> None:
 
 def test_two_runs_are_compared_through_a_common_peer_only() -> None:
     """The second GPU ran at half the clock: absolute times would give the wrong winner."""
-    fast_clock = subject("one", "1" * 64, S.bench_record("1" * 64, us=100.0, peers={"compile": 110.0}))
-    slow_clock = subject("two", "2" * 64, S.bench_record("2" * 64, us=180.0, peers={"compile": 220.0}))
+    fast_clock = subject("one", "1" * 64, support.bench_record("1" * 64, us=100.0, peers={"compile": 110.0}))
+    slow_clock = subject("two", "2" * 64, support.bench_record("2" * 64, us=180.0, peers={"compile": 220.0}))
     found = compare([fast_clock, slow_clock])
     assert any(
         "one is slower than two (×1.111 of its time, through compile of either run)" in v for v in found.verdicts
     )
-    lonely = subject("three", "3" * 64, S.bench_record("3" * 64, us=10.0, peers={"quack": 20.0}))
+    lonely = subject("three", "3" * 64, support.bench_record("3" * 64, us=10.0, peers={"quack": 20.0}))
     assert not any("one is" in v and "three" in v for v in compare([fast_clock, lonely]).verdicts)
 
 
 def test_a_suspicious_time_wins_nothing() -> None:
-    doubtful = subject("one", "1" * 64, S.bench_record("1" * 64, us=1.0, suspicion="below the floor"))
-    other = subject("two", "2" * 64, S.bench_record("2" * 64))
+    doubtful = subject("one", "1" * 64, support.bench_record("1" * 64, us=1.0, suspicion="below the floor"))
+    other = subject("two", "2" * 64, support.bench_record("2" * 64))
     found = compare([doubtful, other])
     assert found.rows[0].verdict == "SUSPECT: below the floor"
     assert not any(v.count("one is") for v in found.verdicts)
 
 
 def test_records_that_do_not_count_are_set_aside(tmp_path: Path) -> None:
-    kept = S.keep_one(tmp_path)
-    S.add_bench(kept, S.bench_record("f" * 64), {"format": "coda.bench/1", "task": "x"})
+    kept = support.keep_one(tmp_path)
+    support.add_bench(kept, support.bench_record("f" * 64), {"format": "coda.bench/1", "task": "x"})
     found = compare([of_kept(read(kept.folder))])
     assert found.rows == ()
     assert any("a record of another program, ffffffffffff" in line for line in found.not_measured)
@@ -151,14 +138,16 @@ def test_records_that_do_not_count_are_set_aside(tmp_path: Path) -> None:
 
 
 def test_a_record_counts_once_wherever_it_lies(tmp_path: Path) -> None:
-    record = S.bench_record(DIGEST)
-    kept = S.keep_one(tmp_path, bench=[record])  # verdict.json and bench/<gpu>.json
+    record = support.bench_record(DIGEST)
+    kept = support.keep_one(tmp_path, bench=[record])  # verdict.json and bench/<gpu>.json
     assert len(compare([of_kept(kept)]).rows) == 1
 
 
 def test_records_of_the_curated_bank_are_read_from_its_files(tmp_path: Path) -> None:
     (tmp_path / "records").mkdir()
-    (tmp_path / "records" / "h200.json").write_text(json.dumps([S.bench_record(DIGEST), S.bench_record("f" * 64)]))
+    (tmp_path / "records" / "h200.json").write_text(
+        json.dumps([support.bench_record(DIGEST), support.bench_record("f" * 64)])
+    )
     (tmp_path / "broken.json").write_text("{")
     found = measured.of_example(DIGEST, tmp_path)
     assert [r.program_digest for r in found.records] == [DIGEST]
@@ -166,15 +155,27 @@ def test_records_of_the_curated_bank_are_read_from_its_files(tmp_path: Path) -> 
 
 
 def test_a_program_that_cannot_be_read_is_trouble_not_a_crash(tmp_path: Path) -> None:
-    kept = S.keep_one(tmp_path)
+    kept = support.keep_one(tmp_path)
     (kept.folder / "program.json").write_text("{}")
     (only,) = [s for s in gathered(tmp_path, "rms_scale/demo") if s.author == "llm"]
     assert (only.digest, only.found.records) == ("", ())
     assert any("not a program" in line for line in compare([only]).not_measured)
 
 
+@pytest.mark.parametrize("name", ["provenance.json", "bench/test-gpu.json"])
+def test_one_damaged_kernel_is_trouble_and_the_others_are_compared(tmp_path: Path, name: str) -> None:
+    support.add_bench(support.keep_one(tmp_path, "bad"))
+    support.keep_one(tmp_path, "good", example="mx_quantize")
+    (tmp_path / "rms_scale" / "bad" / name).write_text("{")
+    found = {s.id: s for s in gathered(tmp_path, "rms_scale")}
+    assert set(found) == {"examples_curated/rms_scale", "rms_scale/bad", "rms_scale/good"}
+    assert "is not JSON" in found["rms_scale/bad"].trouble
+    assert found["rms_scale/good"].digest
+    assert any(line.startswith("rms_scale/bad:") for line in compare(list(found.values())).not_measured)
+
+
 def test_deep_json_is_bounded() -> None:
-    value: Any = S.bench_record(DIGEST)
+    value: Any = support.bench_record(DIGEST)
     for _ in range(50):
         value = {"x": [value]}
     assert list(measured.records(value)) == []
@@ -185,8 +186,8 @@ def test_deep_json_is_bounded() -> None:
 
 @pytest.mark.parametrize(("us", "percent", "slower"), [(100.0, 3.0, 0), (103.0, 5.0, 0), (110.0, 5.0, 1)])
 def test_a_regression_is_slower_by_more_than_the_threshold(us: float, percent: float, slower: int) -> None:
-    mine = subject("one", "1" * 64, S.bench_record("1" * 64, us=us))
-    other = subject("two", "2" * 64, S.bench_record("2" * 64, us=100.0))
+    mine = subject("one", "1" * 64, support.bench_record("1" * 64, us=us))
+    other = subject("two", "2" * 64, support.bench_record("2" * 64, us=100.0))
     found, compared = regression([mine, other], percent)
     assert (len(found), compared) == (slower, True)
 

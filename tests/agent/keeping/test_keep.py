@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import datetime
-import importlib.util
 import pathlib
-import sys
-from types import ModuleType
 from typing import Any
 
+import authoring_support as support
 import pytest
 
 import authored_kernels
@@ -20,20 +18,6 @@ from agent.settings import Settings
 from coda.errors import FormatError
 
 pytestmark = pytest.mark.null
-
-
-def _load_support() -> ModuleType:
-    path = pathlib.Path(__file__).parents[1] / "authoring" / "authoring_support.py"
-    spec = importlib.util.spec_from_file_location("authoring_support", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-support = _load_support()
 
 
 def provenance(verdict: Verdict, **changes: Any) -> Provenance:
@@ -143,6 +127,33 @@ def test_half_written_folders_are_not_listed(tmp_path: pathlib.Path) -> None:
     assert len(authored_kernels.catalog(tmp_path)) == 1
 
 
+DAMAGE = {
+    "provenance.json is no JSON": ("provenance.json", "{"),
+    "provenance.json is no object": ("provenance.json", "[]"),
+    "provenance.json is nested too deep": ("provenance.json", "[" * 100_000),
+    "promotion.json is no JSON": ("promotion.json", "\x00"),
+}
+
+
+@pytest.mark.parametrize(("name", "text"), DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_folder_says_so_and_hides_no_other(tmp_path: pathlib.Path, name: str, text: str) -> None:
+    bad, good = put(tmp_path, name="a-bad"), put(tmp_path, program="second", name="b-good")
+    (pathlib.Path(bad.path) / name).write_text(text)
+    entries = {e.id: e for e in authored_kernels.catalog(tmp_path)}
+    assert {i: e.state for i, e in entries.items()} == {bad.id: "damaged", good.id: "candidate"}
+    assert name in entries[bad.id].trouble
+    assert authored_kernels.load(good.id, tmp_path).program.digest == support.PROGRAMS["second"].digest
+    with pytest.raises(FormatError, match="is damaged"):
+        authored_kernels.load(bad.id, tmp_path)
+
+
+def test_a_damaged_folder_does_not_stand_for_its_program(tmp_path: pathlib.Path) -> None:
+    bad = put(tmp_path, name="mine")
+    (pathlib.Path(bad.path) / "promotion.json").write_text("{")
+    again = put(tmp_path, name="mine")
+    assert (again.same_program, again.id) == (False, "demo_scale/mine-2")
+
+
 def test_names_cannot_leave_the_folder(tmp_path: pathlib.Path) -> None:
     kept = put(tmp_path / "into", name="../../evil")
     assert pathlib.Path(kept.path).parent == tmp_path / "into" / "demo_scale"
@@ -167,6 +178,11 @@ def test_without_a_checkout_kernels_go_to_the_users_data(
     assert default_folder(settings) == package
 
 
-def test_the_bank_of_this_checkout_loads() -> None:
-    for entry in authored_kernels.catalog():
+def test_what_this_checkout_keeps_loads() -> None:
+    """Nothing need be kept; what is there must be listed, and load."""
+    entries = authored_kernels.catalog()
+    folders = {path.parent for path in authored_kernels.FOLDER.glob("*/*/program.json")}
+    assert {entry.path for entry in entries} == folders
+    assert [(e.id, e.trouble) for e in entries if e.state == authored_kernels.DAMAGED] == []
+    for entry in entries:
         assert entry.load().program.digest == entry.digest

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
+import kept_support as support
 import pytest
 
 import authored_kernels
@@ -23,40 +22,28 @@ from agent.records import Status
 pytestmark = pytest.mark.null
 
 
-def _support() -> Any:
-    path = Path(__file__).with_name("kept_support.py")
-    spec = importlib.util.spec_from_file_location("kept_support", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault("kept_support", module)
-    spec.loader.exec_module(module)
-    return module
-
-
-S = _support()
 WORDS = {"reviewer": "Ann Example", "note": "read the source and the errors"}
 
 
 @pytest.fixture(autouse=True)
 def versions(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """What seems to be installed."""
-    here = dict(S.PACKAGES)
+    here = dict(support.PACKAGES)
     monkeypatch.setattr(promoting, "installed", here.get)
     return here
 
 
 def kept(folder: Path, *, bench: bool = True, judge: Any = None, **record: Any) -> Kept:
     """A kept kernel with a fresh review and, unless told otherwise, a GPU benchmark."""
-    made = S.keep_one(folder)
+    made = support.keep_one(folder)
     if bench:
-        S.add_bench(made, S.bench_record(S.program().digest, **record))
-    reviewing.review(made, S.task(), judge or S.FakeJudge(), now=lambda: S.NOW)
+        support.add_bench(made, support.bench_record(support.program().digest, **record))
+    reviewing.review(made, support.task(), judge or support.FakeJudge(), now=lambda: support.NOW)
     return read(made.folder)
 
 
 def ask(found: Kept, **more: Any) -> promoting.Promotion:
-    return prepare(found, S.task(), latest(found), now=S.NOW, **{**WORDS, **more})
+    return prepare(found, support.task(), latest(found), now=support.NOW, **{**WORDS, **more})
 
 
 def refusal(found: Kept, **more: Any) -> str:
@@ -79,7 +66,7 @@ def test_with_a_fresh_review_and_a_benchmark_it_is_promoted(tmp_path: Path) -> N
         "Ann Example",
     )
     assert record["waiver"] is None
-    assert record["program_digest"] == S.program().digest
+    assert record["program_digest"] == support.program().digest
     assert record["benchmarks"][0]["us"] == 100.0
     assert record["benchmarks"][0]["against"] == {"compile": "0.833 (0.823 to 0.843), faster"}
     assert promotion.trailers == ("Assisted-by: model-x", "Reviewed-by: Ann Example")
@@ -95,7 +82,7 @@ def test_the_envelope_is_what_the_evidence_covers(tmp_path: Path) -> None:
         {"triton": "3.9"},
         "2.13.0",
     )
-    assert set(held.multiple_of) | set(held.equal) == set(S.task().shapes[0].dims)
+    assert set(held.multiple_of) | set(held.equal) == set(support.task().shapes[0].dims)
 
 
 def test_without_a_benchmark_it_is_refused_or_waived_on_the_record(tmp_path: Path) -> None:
@@ -112,7 +99,9 @@ def test_a_waiver_is_not_recorded_where_it_is_not_needed(tmp_path: Path) -> None
 
 def test_records_of_another_program_or_of_wrong_outputs_are_no_evidence(tmp_path: Path) -> None:
     found = kept(tmp_path, bench=False)
-    S.add_bench(found, S.bench_record("f" * 64), S.bench_record(S.program().digest, verified=False))
+    support.add_bench(
+        found, support.bench_record("f" * 64), support.bench_record(support.program().digest, verified=False)
+    )
     what = refusal(found)
     assert "a record of another program, ffffffffffff" in what
     assert "a record whose outputs were not right" in what
@@ -125,7 +114,7 @@ def test_a_suspicious_time_is_never_promoted(tmp_path: Path) -> None:
 
 
 def test_without_a_review_it_is_refused(tmp_path: Path) -> None:
-    found = S.keep_one(tmp_path)
+    found = support.keep_one(tmp_path)
     with pytest.raises(PromotionRefused, match="never reviewed") as error:
         ask(found)
     assert error.value.hint == "coda-agent review rms_scale/demo"
@@ -133,7 +122,7 @@ def test_without_a_review_it_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_refused_review_refuses(tmp_path: Path) -> None:
-    found = kept(tmp_path, judge=S.FakeJudge(fails=("algebra", Status.WRONG_VALUES, "factor 2")))
+    found = kept(tmp_path, judge=support.FakeJudge(fails=("algebra", Status.WRONG_VALUES, "factor 2")))
     assert "its review refused it: gate algebra: WRONG_VALUES: factor 2" in refusal(found)
 
 
@@ -153,13 +142,13 @@ def test_a_review_of_another_toolchain_is_not_fresh(tmp_path: Path, versions: di
 
 def test_a_copied_review_of_another_kernel_does_not_count(tmp_path: Path) -> None:
     one = kept(tmp_path)
-    other = S.keep_one(tmp_path / "elsewhere", "other")
+    other = support.keep_one(tmp_path / "elsewhere", "other")
     (other.folder / "review.json").write_bytes((one.folder / "review.json").read_bytes())
     assert "its review is out of date" in refusal(read(other.folder), waiver="w")
 
 
 def test_everything_missing_is_named_at_once(tmp_path: Path) -> None:
-    found = kept(tmp_path, bench=False, judge=S.FakeJudge(fails=("trace", Status.CRASH, "SIGSEGV")))
+    found = kept(tmp_path, bench=False, judge=support.FakeJudge(fails=("trace", Status.CRASH, "SIGSEGV")))
     what = refusal(found, reviewer="MODEL-X")
     for part in ("is the model that wrote it", "its review refused it", "no GPU benchmark"):
         assert part in what
@@ -168,7 +157,7 @@ def test_everything_missing_is_named_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", [{"reviewer": " "}, {"note": ""}, {"waiver": " "}])
 def test_empty_words_are_a_usage_error(tmp_path: Path, words: dict[str, str]) -> None:
     with pytest.raises(UsageError):
-        ask(S.keep_one(tmp_path), **words)
+        ask(support.keep_one(tmp_path), **words)
 
 
 def test_a_promotion_is_not_replaced_by_accident(tmp_path: Path) -> None:
@@ -194,18 +183,18 @@ def promoted(tmp_path: Path) -> Kept:
 
 
 def test_states(tmp_path: Path, promoted: Kept) -> None:
-    assert state_of(promoted, S.task()) == State("promoted", "by Ann Example")
-    assert state_of(S.keep_one(tmp_path / "new"), S.task()) == State("candidate")
+    assert state_of(promoted, support.task()) == State("promoted", "by Ann Example")
+    assert state_of(support.keep_one(tmp_path / "new"), support.task()) == State("candidate")
 
 
 def test_another_program_makes_it_stale(promoted: Kept) -> None:
-    (promoted.folder / "program.json").write_text(S.program("gemm_swiglu").to_json())
-    assert state_of(read(promoted.folder), S.task()) == State("stale", "the program is another one")
+    (promoted.folder / "program.json").write_text(support.program("gemm_swiglu").to_json())
+    assert state_of(read(promoted.folder), support.task()) == State("stale", "the program is another one")
 
 
 def test_another_source_makes_it_stale(promoted: Kept) -> None:
     (promoted.folder / "kernel.py").write_text("# changed")
-    assert state_of(read(promoted.folder), S.task()).reason == "kernel.py was changed"
+    assert state_of(read(promoted.folder), support.task()).reason == "kernel.py was changed"
 
 
 def test_another_task_makes_it_stale(promoted: Kept) -> None:
@@ -217,15 +206,15 @@ def test_another_task_makes_it_stale(promoted: Kept) -> None:
 
 def test_another_toolchain_makes_it_stale_and_another_torch_does_not(promoted: Kept, versions: dict[str, str]) -> None:
     versions["torch"] = "2.14.0"
-    assert state_of(promoted, S.task()).word == "promoted"
+    assert state_of(promoted, support.task()).word == "promoted"
     versions["triton"] = "4.0.0"
-    assert state_of(promoted, S.task()) == State("stale", "it was promoted with triton 3.9, here is 4.0.0")
+    assert state_of(promoted, support.task()) == State("stale", "it was promoted with triton 3.9, here is 4.0.0")
 
 
 def test_a_damaged_promotion_is_an_error(promoted: Kept) -> None:
     (promoted.folder / "promotion.json").write_text('{"state": "promoted"}')
     with pytest.raises(KernelDamaged, match="is not a promotion"):
-        state_of(promoted, S.task())
+        state_of(promoted, support.task())
 
 
 def test_minor_versions() -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import html.parser
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import jinja2
+import kept_support as support
 import pytest
 
 from agent.errors import KernelDamaged, UnknownSubject
@@ -22,23 +21,11 @@ from agent.records import Status
 pytestmark = pytest.mark.null
 
 
-def _support() -> Any:
-    path = Path(__file__).with_name("kept_support.py")
-    spec = importlib.util.spec_from_file_location("kept_support", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault("kept_support", module)
-    spec.loader.exec_module(module)
-    return module
-
-
-S = _support()
 CONTENT = packet.Packet.__dataclass_fields__
 
 
 def reviewed(kept: Any, judge: Any = None, **options: Any) -> Any:
-    return reviewing.review(kept, S.task(), judge or S.FakeJudge(), now=lambda: S.NOW, **options)
+    return reviewing.review(kept, support.task(), judge or support.FakeJudge(), now=lambda: support.NOW, **options)
 
 
 class Page(html.parser.HTMLParser):
@@ -69,25 +56,25 @@ class Page(html.parser.HTMLParser):
 
 
 def test_an_honest_kernel_is_accepted_and_judged_from_its_source(tmp_path: Path) -> None:
-    kept, judge = S.keep_one(tmp_path), S.FakeJudge()
+    kept, judge = support.keep_one(tmp_path), support.FakeJudge()
     found = reviewed(kept, judge).review
     assert judge.asked == [(kept.source, "rms_scale", None)]
     assert (found.accepted, found.refusals) == (True, ())
-    assert found.recorded_digest == found.retraced_digest == S.program().digest
-    assert found.tree_digest == tree_digest(kept, S.task().digest)
+    assert found.recorded_digest == found.retraced_digest == support.program().digest
+    assert found.tree_digest == tree_digest(kept, support.task().digest)
 
 
 def test_the_submitted_schedule_is_judged_too(tmp_path: Path) -> None:
-    kept = S.keep_one(tmp_path)
+    kept = support.keep_one(tmp_path)
     (kept.folder / "schedule.json").write_text('{"tile_m": 64}')
-    judge = S.FakeJudge()
+    judge = support.FakeJudge()
     reviewed(read(kept.folder), judge)
     assert judge.asked[0][2] == {"tile_m": 64}
 
 
 def test_a_program_that_is_not_the_source_is_refused(tmp_path: Path) -> None:
-    kept = S.keep_one(tmp_path)
-    (kept.folder / "program.json").write_text(S.program("gemm_swiglu").to_json())
+    kept = support.keep_one(tmp_path)
+    (kept.folder / "program.json").write_text(support.program("gemm_swiglu").to_json())
     found = reviewed(read(kept.folder)).review
     assert not found.accepted
     assert not found.unproven
@@ -96,21 +83,23 @@ def test_a_program_that_is_not_the_source_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_program_file_that_is_none_is_refused(tmp_path: Path) -> None:
-    kept = S.keep_one(tmp_path)
+    kept = support.keep_one(tmp_path)
     (kept.folder / "program.json").write_text('{"format": "coda.program/1"}')
     assert "program.json is not a program" in reviewed(read(kept.folder)).review.refusals[0]
 
 
 @pytest.mark.parametrize("word", [Status.WRONG_VALUES, Status.SUSPECT])
 def test_a_refusing_gate_refuses_the_review(tmp_path: Path, word: Status) -> None:
-    written = reviewed(S.keep_one(tmp_path), S.FakeJudge(fails=("algebra", word, "the sign is flipped")))
+    written = reviewed(support.keep_one(tmp_path), support.FakeJudge(fails=("algebra", word, "the sign is flipped")))
     assert written.review.refusals == (f"gate algebra: {word}: the sign is flipped",)
     assert not written.review.unproven
     assert f"**{word}**" in written.markdown.read_text()
 
 
 def test_a_machine_that_cannot_run_a_required_gate_proves_nothing(tmp_path: Path) -> None:
-    found = reviewed(S.keep_one(tmp_path), S.FakeJudge(not_run={"numerics": "no fused backend can run here"})).review
+    found = reviewed(
+        support.keep_one(tmp_path), support.FakeJudge(not_run={"numerics": "no fused backend can run here"})
+    ).review
     assert found.unproven
     assert found.refusals == ("gate numerics could not run: no fused backend can run here",)
 
@@ -119,7 +108,7 @@ def test_a_machine_that_cannot_run_a_required_gate_proves_nothing(tmp_path: Path
 
 
 def test_the_packet_says_everything(tmp_path: Path) -> None:
-    written = reviewed(S.keep_one(tmp_path))
+    written = reviewed(support.keep_one(tmp_path))
     text = written.markdown.read_text("utf-8")
     for expected in (
         "rms_scale/demo for task `rms_scale`: **PASS** (bench not run)\n\n| | |",
@@ -144,8 +133,8 @@ def test_the_packet_says_everything(tmp_path: Path) -> None:
 
 
 def test_measured_times_are_shown_with_the_peers(tmp_path: Path) -> None:
-    record = S.bench_record(S.program().digest)
-    text = reviewed(S.keep_one(tmp_path), S.FakeJudge(bench=[record])).markdown.read_text("utf-8")
+    record = support.bench_record(support.program().digest)
+    text = reviewed(support.keep_one(tmp_path), support.FakeJudge(bench=[record])).markdown.read_text("utf-8")
     assert (
         "| Test GPU | M=4096 N=4096 K=4096 | bfloat16 | triton (llm) | 100.0 (99.0 to 101.0) | 80% of the floor's speed |"
         in text
@@ -155,7 +144,7 @@ def test_measured_times_are_shown_with_the_peers(tmp_path: Path) -> None:
 
 
 def test_the_page_is_one_file_for_phones_and_both_colour_schemes(tmp_path: Path) -> None:
-    text = reviewed(S.keep_one(tmp_path)).html.read_text("utf-8")
+    text = reviewed(support.keep_one(tmp_path)).html.read_text("utf-8")
     page = Page(text)
     assert not [
         tag for tag, attributes in page.tags if tag in ("script", "link", "img", "iframe") or "src" in attributes
@@ -168,12 +157,12 @@ def test_the_page_is_one_file_for_phones_and_both_colour_schemes(tmp_path: Path)
 
 def test_what_comes_from_outside_cannot_leave_its_place(tmp_path: Path) -> None:
     """Source, rationale and messages are an author's text: they may hold markup and fences."""
-    kept = S.keep_one(tmp_path)
+    kept = support.keep_one(tmp_path)
     attack = "</pre><script>alert(1)</script>\n````\n# Approved by everyone\n"
     kept = dataclasses.replace(
         kept, source=f'"""{attack}"""\n', provenance={**kept.provenance, "rationale": attack, "model": "a|b<i>"}
     )
-    judge = S.FakeJudge(fails=("static", Status.POLICY, "line 1: <b>|no</b>"))
+    judge = support.FakeJudge(fails=("static", Status.POLICY, "line 1: <b>|no</b>"))
     written = reviewed(kept, judge, into=tmp_path)
     page, text = Page(written.html.read_text("utf-8")), written.markdown.read_text("utf-8")
     assert not [tag for tag, _ in page.tags if tag in ("script", "b")]
@@ -195,7 +184,7 @@ def test_templates_are_strict() -> None:
 
 
 def test_the_packet_can_go_elsewhere(tmp_path: Path) -> None:
-    kept = S.keep_one(tmp_path / "shelf")
+    kept = support.keep_one(tmp_path / "shelf")
     written = reviewed(kept, into=tmp_path / "packet")
     assert {p.name for p in (tmp_path / "packet").iterdir()} == {"REVIEW.md", "review.html", "review.json"}
     assert written.html.parent == tmp_path / "packet"
@@ -206,7 +195,7 @@ def test_the_packet_can_go_elsewhere(tmp_path: Path) -> None:
 
 
 def test_the_record_survives_and_a_damaged_one_is_an_error(tmp_path: Path) -> None:
-    kept = S.keep_one(tmp_path)
+    kept = support.keep_one(tmp_path)
     assert reviews.latest(kept) is None
     found = reviewed(kept).review
     assert reviews.latest(kept) == found
@@ -220,7 +209,7 @@ def test_the_record_survives_and_a_damaged_one_is_an_error(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", ["kernel.py", "program.json", "schedule.json"])
 def test_the_tree_digest_covers_the_kernels_files(tmp_path: Path, name: str) -> None:
-    kept = S.keep_one(tmp_path)
+    kept = support.keep_one(tmp_path)
     before = tree_digest(kept, "t")
     (kept.folder / name).write_text("other")
     assert tree_digest(kept, "t") != before
@@ -228,7 +217,7 @@ def test_the_tree_digest_covers_the_kernels_files(tmp_path: Path, name: str) -> 
 
 
 def test_the_tree_digest_covers_the_judge_and_the_library_but_no_documents(tmp_path: Path) -> None:
-    kept = S.keep_one(tmp_path)
+    kept = support.keep_one(tmp_path)
     root = tmp_path / "root"
     for name in ("coda/numerics.py", "agent/verify/judge.py", "agent/commands/render.py", "README.md"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -249,7 +238,7 @@ def test_the_tree_digest_covers_the_judge_and_the_library_but_no_documents(tmp_p
 
 
 def test_kernels_are_found_by_id_name_task_and_path(tmp_path: Path) -> None:
-    kept = S.keep_one(tmp_path / "shelf")
+    kept = support.keep_one(tmp_path / "shelf")
     for text in ("rms_scale/demo", "demo", "rms_scale", str(kept.folder)):
         found = find(text, folders=[tmp_path / "shelf"], runs=tmp_path / "runs")
         assert (found.id, found.folder, found.origin) == ("rms_scale/demo", kept.folder, "kernel")
@@ -257,8 +246,8 @@ def test_kernels_are_found_by_id_name_task_and_path(tmp_path: Path) -> None:
 
 
 def test_an_ambiguous_or_unknown_name_is_never_guessed(tmp_path: Path) -> None:
-    S.keep_one(tmp_path, "one")
-    S.keep_one(tmp_path, "two", example="gemm_swiglu")
+    support.keep_one(tmp_path, "one")
+    support.keep_one(tmp_path, "two", example="gemm_swiglu")
     with pytest.raises(UnknownSubject) as several:
         find("rms_scale", folders=[tmp_path], runs=tmp_path / "runs")
     assert several.value.near == ("rms_scale/one", "rms_scale/two")
