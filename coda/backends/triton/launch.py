@@ -97,6 +97,7 @@ class Runner:
     sizes: dict[str, int] = field(init=False)
     _kernel: Dispatch | None = field(init=False)
     _finisher: Dispatch | None = field(init=False)
+    _first: str = field(init=False)
     _grid: dict[int, int] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -108,10 +109,13 @@ class Runner:
         self.tiles = tiles_m * tiles_n if self.generated.kernel is not None else 0
         self.vector_blocks = sections(anatomy, p.m, p.n)
         self.workspace = max(1, anatomy.workspace(p.m, p.n, tiles_n, tiles_m)) if anatomy.statistics else 0
+        self._first = "a" if self.program.kind == "epilogue" else self.program.first_tile.name  # type: ignore[union-attr]
         self.outputs = tuple(f"out.{o.name}" for o in anatomy.tile_outputs)
         self.inputs = tuple(o.name for o in self.program.operands if o.kind == "tile")
         self.options = {"num_warps": s.warps, "num_stages": s.stages, "enable_fp_fusion": self.program.fast_math}
         self.finish_options = {**self.options, "num_warps": 4, "num_stages": 2}
+        if self.generated.overlapped:
+            self.finish_options["launch_pdl"] = True
         self._kernel = self._dispatch("tile_kernel", self.generated.kernel, self.options)
         self._finisher = self._dispatch("finish_kernel", self.generated.finisher, self.finish_options)
 
@@ -126,7 +130,7 @@ class Runner:
         """Launch on the tensors' device and its current stream; nothing waits."""
         import torch
 
-        device = next(t.device for t in tensors.values() if isinstance(t, torch.Tensor))
+        device = tensors[self._first].device
         if device.type == "cuda":
             if torch.cuda.current_device() == device.index:
                 self._launch(tensors, device)

@@ -25,7 +25,6 @@ from coda.program import EpilogueProgram
 
 GENERATOR = 2
 """Version of the generator: part of every key."""
-STREAM = (False, False)
 
 
 @dataclass(frozen=True)
@@ -52,6 +51,9 @@ class Generated:
     """None where no tile has anything to do."""
     finisher: tuple[Argument, ...] | None
     form: Form
+    overlapped: bool
+    """Whether the finisher may be launched while the tiles run (it then waits for them on the device): one program per
+    tile, where a launch is a large part of the time."""
 
 
 def generate(
@@ -63,7 +65,8 @@ def generate(
     part = schedule.tile_n // schedule.split
     step = anatomy.step(part)
     form = Form(schedule.tile_m, part, step, problem.n % (step * schedule.split) == 0, native)
-    module = _Module(program, problem, schedule, anatomy, form, configs.has_tma(arch) or interpreted)
+    early = configs.has_tma(arch) and not interpreted and not schedule.persistent
+    module = _Module(program, problem, schedule, anatomy, form, configs.has_tma(arch) or interpreted, early)
     return module.generated()
 
 
@@ -76,11 +79,13 @@ class _Module:
         anatomy: Anatomy,
         form: Form,
         tma: bool,
+        early: bool,
     ) -> None:
         self.program, self.problem, self.schedule, self.anatomy, self.form = program, problem, schedule, anatomy, form
         self.tma = tma and schedule.tma and min(problem.m, problem.n, problem.k) > 0
         self.gemm = program.kind == "epilogue"
         self.has_kernel = bool(anatomy.tile_outputs or anatomy.statistics)
+        self.overlapped = early and bool(anatomy.vector_outputs and anatomy.statistics)
 
     # the module ---------------------------------------------------------------------------------------------------
     def generated(self) -> Generated:
@@ -97,11 +102,7 @@ class _Module:
         sizes = {"TILE_M": s.tile_m, "TILE_N": s.tile_n, "TILE_K": s.tile_k, "GROUP_M": s.group_m}
         for name, value in {**sizes, "STEP_N": self.form.step * s.split, "LANES": LANES}.items():
             text = re.sub(rf"\b{name}\b", str(value), text)
-        if STREAM[0]:
-            text = re.sub(r"(_in = tl.load\(.*)\)", r'\1, eviction_policy="evict_first")', text)
-        if STREAM[1]:
-            text = re.sub(r"(tl.store\(.*mask=row_ok\[:, None\] .*)\)  # ->", rf"\1, {STREAM[1]})  # ->", text)
-        return Generated(text, kernel, finisher, self.form)
+        return Generated(text, kernel, finisher, self.form, self.overlapped)
 
     def _head(self) -> list[str]:
         s = self.schedule
@@ -117,6 +118,7 @@ class _Module:
             "",
             "import triton",
             "import triton.language as tl",
+            *(["from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait"] if self.overlapped else []),
             "",
             "from coda.backends.triton import maths",
             "from coda.backends.triton.pieces import combine, combine_logsumexp, fold_part, halves, logsumexp_part",
@@ -183,6 +185,8 @@ class _Module:
             self._decorator(taken),
             f"def tile_kernel({', '.join([a.name for a in taken] + ['ALIASED: tl.constexpr'])}):",
         ]
+        if self.overlapped:
+            text.append("    gdc_launch_dependents()  # the finisher may be made ready")
         text += ["    " + line for line in (self._gemm_body(call) if self.gemm else self._pointwise_body(call))]
         return [*text, "", ""], tuple(taken)
 
@@ -374,6 +378,8 @@ class _Module:
             ]
         arguments += [Argument("M", "size", "m"), Argument("N", "size", "n")]
         text = [self._decorator(arguments), f"def finish_kernel({', '.join(a.name for a in arguments)}):"]
+        if self.overlapped:
+            body.insert(0, "gdc_wait()  # for the end of the tile kernel")
         return text + ["    " + line for line in body], tuple(arguments)
 
 

@@ -185,14 +185,17 @@ def test_inputs_are_intact_and_guards_unwritten() -> None:
     assert all((g[:128] == 7).all() and (g[-128:] == 7).all() for g in guards.values())
 
 
-def test_output_may_be_a_tile_operand() -> None:
-    p, m, n, k = programs.program("residual_rms"), 700, 512, 256
-    bound = programs.inputs(p, m, n, k, torch.bfloat16, "cuda", 6)
-    want = programs.run(p, bound, m, n, k, None)
-    out = programs.outputs(p, m, n, torch.bfloat16, "cuda")
-    out["out.h"] = bound["residual"]
-    got = programs.run(p, bound, m, n, k, None, out)
-    assert all(torch.equal(got[name], want[name]) for name in want)
+@pytest.mark.parametrize("case", [("residual_rms", "residual", "h"), ("swiglu_backward", "z", "dz")], ids=str)
+def test_output_may_be_a_tile_operand(case: tuple[str, str, str]) -> None:
+    name, operand, output = case
+    p, m, n, k = programs.program(name), 700, 1024, 256
+    for schedule in (None, programs.Schedule(tile_m=128, tile_n=256, warps=8, split=8)):
+        bound = programs.inputs(p, m, n, k, torch.bfloat16, "cuda", 6)
+        want = programs.run(p, bound, m, n, k, schedule)
+        out = programs.outputs(p, m, n, torch.bfloat16, "cuda")
+        out[f"out.{output}"] = bound[operand]
+        got = programs.run(p, bound, m, n, k, schedule, out)
+        assert all(torch.equal(got[x], want[x]) for x in want)
 
 
 def test_new_rows_and_scalars_do_not_recompile() -> None:
