@@ -6,7 +6,8 @@
 
 A number is shown only with the record it comes from. Two kernels measured in one run are compared by their times; measured in
 different runs, only by their ratios to a peer that both ran against, because clocks differ between runs. Equal digests are *the
-same program*, whatever the texts look like, and are compared as such. Nothing is measured here.
+same program*, whatever the texts look like, and are compared as such. A difference counts where it lies beyond the noise floor
+and the intervals of both runs. Nothing is measured here.
 """
 
 from __future__ import annotations
@@ -236,13 +237,36 @@ def _verdicts(subjects: Sequence[Subject]) -> Iterator[str]:
 
 
 def _pair(one: Subject, two: Subject) -> Iterator[str]:
-    for (gpu, shape, dtype), ratio, peer in shared(one, two):
-        word = "as fast as" if 0.98 <= ratio <= 1.02 else "faster than" if ratio < 1 else "slower than"
-        yield f"{shape}, {dtype}, {gpu}: {one.id} is {word} {two.id} (×{ratio:.3f} of its time, through {peer} of either run)"
+    for found in shared(one, two):
+        ratio = f"×{found.ratio:.3f} of its time, {found.low:.3f} to {found.high:.3f}"
+        where = f"{found.shape}, {found.dtype}, {found.gpu}"
+        yield f"{where}: {one.id} is {_against(found.word)} {two.id} ({ratio}, through {found.peer} of either run)"
 
 
-def shared(one: Subject, two: Subject) -> Iterator[tuple[tuple[str, str, str], float, str]]:
-    """(GPU, shape, dtype), time of one over time of two, and the peer that ties their runs together."""
+@dataclass(frozen=True)
+class Shared:
+    """Two kernels in a setting in which both were measured: time of one over time of the other, by their runs' ratios to a peer."""
+
+    gpu: str
+    shape: str
+    dtype: str
+    peer: str
+    """What ties the runs together."""
+    ratio: float
+    low: float
+    high: float
+    """From the intervals of either run's ratio: as far apart as those allow."""
+    floor: float
+    """The larger noise floor of the two runs."""
+
+    @property
+    def word(self) -> str:
+        """The rule of a single run (`coda.bench.timing.compare`): only what lies beyond noise and interval is a difference."""
+        return "faster" if self.high < 1 - self.floor else "slower" if self.low > 1 + self.floor else "no difference"
+
+
+def shared(one: Subject, two: Subject) -> Iterator[Shared]:
+    """Every setting in which both were measured beside a common peer."""
     theirs = {_setting(r): r for r in two.found.records}
     for mine in one.found.records:
         other = theirs.get(_setting(mine))
@@ -251,8 +275,19 @@ def shared(one: Subject, two: Subject) -> Iterator[tuple[tuple[str, str, str], f
         names = {m.name for m in mine.measured} & {m.name for m in other.measured}
         peer = next((name for name in COMMON if name in names), None)
         if peer is not None:
-            a, b = (r.of(r.kernel).median / r.of(peer).median for r in (mine, other))
-            yield _setting(mine), a / b, peer
+            (a, a_low, a_high), (b, b_low, b_high) = _to_peer(mine, peer), _to_peer(other, peer)
+            floor = max(mine.noise_floor, other.noise_floor)
+            yield Shared(*_setting(mine), peer, a / b, a_low / b_high, a_high / b_low, floor)
+
+
+def _to_peer(record: BenchRecord, peer: str) -> tuple[float, float, float]:
+    """The kernel's time over the peer's, with its interval: that of the run's pairs, or, for the ceiling, which a run does not
+    compare with, that of the two medians."""
+    paired = next((c for c in record.compared if c.peer == peer), None)
+    if paired is not None:
+        return paired.ratio, paired.low, paired.high
+    mine, theirs = record.of(record.kernel), record.of(peer)
+    return mine.median / theirs.median, mine.low / theirs.high, mine.high / theirs.low
 
 
 def regression(subjects: Sequence[Subject], percent: float) -> tuple[list[str], bool]:
@@ -262,10 +297,11 @@ def regression(subjects: Sequence[Subject], percent: float) -> tuple[list[str], 
     for other in rest:
         if first.digest and first.digest == other.digest:
             compared = True
-        for (gpu, shape, dtype), ratio, _ in shared(first, other):
+        for found in shared(first, other):
             compared = True
-            if ratio > 1 + percent / 100:
-                slower.append(f"{first.id} takes ×{ratio:.3f} of the time of {other.id} at {shape}, {dtype}, {gpu}")
+            if found.ratio > 1 + percent / 100:
+                where = f"{found.shape}, {found.dtype}, {found.gpu}"
+                slower.append(f"{first.id} takes ×{found.ratio:.3f} of the time of {other.id} at {where}")
     return slower, compared
 
 

@@ -114,10 +114,56 @@ def test_two_runs_are_compared_through_a_common_peer_only() -> None:
     slow_clock = subject("two", "2" * 64, support.bench_record("2" * 64, us=180.0, peers={"compile": 220.0}))
     found = compare([fast_clock, slow_clock])
     assert any(
-        "one is slower than two (×1.111 of its time, through compile of either run)" in v for v in found.verdicts
+        "one is slower than two (×1.111 of its time, 1.086 to 1.137, through compile of either run)" in v
+        for v in found.verdicts
     )
     lonely = subject("three", "3" * 64, support.bench_record("3" * 64, us=10.0, peers={"quack": 20.0}))
     assert not any("one is" in v and "three" in v for v in compare([fast_clock, lonely]).verdicts)
+
+
+def spread(record: dict[str, Any], *, interval: float, floor: float) -> dict[str, Any]:
+    """The same record with ratios known to ± `interval` and that noise floor."""
+    compared = [{**c, "low": c["ratio"] - interval, "high": c["ratio"] + interval} for c in record["compared"]]
+    return {**record, "compared": compared, "noise_floor": floor}
+
+
+@pytest.mark.parametrize(
+    ("us", "interval", "floors", "word"),
+    [
+        (101.0, 0.001, (0.002, 0.002), "slower than"),  # 1 % is a difference where the runs are that steady
+        (99.0, 0.001, (0.002, 0.002), "faster than"),
+        (101.0, 0.001, (0.002, 0.015), "not to be told from"),  # and none where one of them is not
+        (101.0, 0.001, (0.015, 0.002), "not to be told from"),
+        (105.0, 0.03, (0.002, 0.002), "not to be told from"),  # nor where the ratios are not known that well
+        (105.0, 0.001, (0.02, 0.02), "slower than"),
+    ],
+)
+def test_a_difference_is_one_beyond_noise_and_intervals_of_both_runs(
+    us: float, interval: float, floors: tuple[float, float], word: str
+) -> None:
+    one, two = (
+        subject(
+            name,
+            name[0] * 64,
+            spread(
+                support.bench_record(name[0] * 64, us=time, peers={"compile": 100.0}), interval=interval, floor=floor
+            ),
+        )
+        for name, time, floor in (("a", us, floors[0]), ("b", 100.0, floors[1]))
+    )
+    (line,) = [v for v in compare([one, two]).verdicts if "of either run" in v]
+    assert f"a is {word} b (×{us / 100:.3f} of its time" in line
+
+
+def test_a_ceiling_ties_two_runs_by_its_median_and_interval() -> None:
+    one, two = (
+        subject(n, n * 64, support.bench_record(n * 64, us=us, peers={"cublas": 90.0}))
+        for n, us in (("1", 100.0), ("2", 101.0))
+    )
+    (found,) = comparing.shared(one, two)  # every median of the records is known to ±1 %
+    assert (found.peer, found.word) == ("cublas", "no difference")
+    assert found.ratio == pytest.approx(100 / 101)
+    assert (found.low, found.high) == pytest.approx((found.ratio * 0.99**2 / 1.01**2, found.ratio * 1.01**2 / 0.99**2))
 
 
 def test_a_suspicious_time_wins_nothing() -> None:
