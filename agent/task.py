@@ -57,7 +57,8 @@ class Result:
 
     name: str
     shape: tuple[str, ...]
-    dtype: Literal["data", "float32"] = "data"
+    dtype: Literal["data", "float32", "float8_e4m3fn"] = "data"
+    """`data` is the dtype under test. fp8 values are compared before rounding like all others: a task that clips says so."""
 
 
 @dataclass(frozen=True)
@@ -117,12 +118,12 @@ class Task:
         return tuple(s for s in self.shapes if s.family == family)
 
     def operand_dtypes(self) -> dict[str, str]:
-        """ "int" or "float" of every operand, for tracing."""
-        return {i.name: "int" if i.dtype == "int64" else "float" for i in self.inputs if i.role == "operand"}
-
-    def input_shape(self, name: str, dims: Dims) -> tuple[int, ...]:
-        """Lengths of one input at these sizes."""
-        return lengths(next(i for i in self.inputs if i.name == name).shape, dims)
+        """ "int" or "float" of every tensor that a kernel names as a parameter, for tracing."""
+        return {
+            i.name: "int" if i.dtype == "int64" else "float"
+            for i in self.inputs
+            if i.role not in ("a", "b") and i.default is None
+        }
 
     @property
     def source_path(self) -> pathlib.Path:

@@ -3,7 +3,9 @@
     exact     fp64 against fp64: the same formula up to the order of operations (gate `algebra`, tests of rewrites)
     within    a working dtype against fp64, allowed a multiple of what a trusted kernel gets wrong (gate `numerics`, bench)
     response  how far one rounding of every input moves each output: the conditioning that `within` allows for
-    ulp       spacing of a dtype's numbers
+    alike     two results are the same as far as naming a mistake goes, in a working dtype
+
+The constants below are every other limit that the judge compares numbers with; none is written down elsewhere.
 
 `within`, per output and per block of rows of at least 64 elements, with errors against an fp64 reference of the *same
 rounded inputs*:
@@ -15,9 +17,10 @@ The trusted kernel's error in a block is at least its usual one, relative to the
 block of the same output. L is the longest contraction or reduction. For a plain GEMM the response is about 2^-24·√Σ(ab)², so the last terms are what
 summing K products in fp32 in any order costs: at most K·2^-24·Σ|a||b|, as a random walk in the RMS. Behind an epilogue the
 same terms arrive scaled by its derivative, which is what measuring the response gives. The trusted kernel's error counts only
-up to a cap per working dtype, so a poor baseline cannot loosen the rule: a result wrong by 1 % always fails in bf16. Positions
-of NaN and of each infinity must be those of the reference rounded to the stored dtype; both bounds must hold, never "one or
-the other". Everything is compared in chunks of rows, so that checking needs little memory.
+up to a cap per working dtype, so a poor baseline cannot loosen the rule: a result wrong by 1 % always fails in bf16. (Where the
+stored dtype is coarser, as fp8, its own precision sets the cap.) Positions of NaN and of each infinity must be those of the
+reference rounded to the stored dtype; both bounds must hold, never "one or the other". Everything is compared in chunks of
+rows, so that checking needs little memory.
 """
 
 from __future__ import annotations
@@ -37,10 +40,22 @@ EXACT = 1e-9
 """Of `exact`: relative to the largest value of the block."""
 EXACT_OUTPUT = 1e-13
 """Of `exact`: relative to the largest value of the whole output, for blocks that cancel to nothing."""
+UNMOVED = 1e-12
+"""Of `exact`, for an output that an input is suspected not to reach: a changed input must move it by more."""
+DIFFERENCE = 2e-6
+"""What a directional derivative by central differences may be off by, relative to |output|·|direction|: truncation is about
+the square of the step, 1e-5."""
+LINEAR = 1e-9
+"""What f(u + 3v) may be off by from f(u) + 3·f(v), relative to its largest value."""
+FAR = 0.05
+"""A baseline whose values are further than this from the reference's, relative to their size, computes something else."""
+ALIKE = 1e-6
+"""Two fp64 results are the same, as far as naming a mistake goes."""
 MAX_FACTOR, RMS_FACTOR = 2.0, 1.5
 MAX_ULPS, RMS_ULPS = 1.0, 0.25
 CAP_MAX, CAP_RMS = 4.0, 1.0
-"""How much of the trusted kernel's error counts, in units of 2^-p of the working dtype and of the block's size."""
+"""How much of the trusted kernel's error counts, in units of 2^-p of the working dtype (of a coarser stored one) and of the
+block's size."""
 
 PRECISION = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8, "float8_e4m3fn": 4, "float8_e5m2": 3}
 """Bits of the significand, the hidden one included."""
@@ -115,11 +130,9 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def ulp(x: float, dtype: str) -> float:
-    """Spacing of the numbers of a dtype around x."""
-    info = torch.finfo(getattr(torch, dtype))
-    size = max(abs(x), info.smallest_normal)
-    return math.ldexp(1.0, math.frexp(size)[1] - PRECISION[dtype]) if math.isfinite(size) else math.inf
+def alike(working: str) -> float:
+    """The relative difference at which two results in a working dtype still count as one value, to name a mistake."""
+    return 2.0 ** (3 - PRECISION[working])
 
 
 def exact(candidate: torch.Tensor, reference: torch.Tensor, *, relative: float = EXACT) -> Comparison:
@@ -165,7 +178,7 @@ def within(
         else noise
     )
     whole, noisy = _scale(reference), _scale(noise)
-    unit = 2.0 ** -PRECISION[working]
+    unit = 2.0 ** -min(PRECISION[working], PRECISION[stored])
     usual_max, usual_rms = _usual(trusted, reference, unit)
     worst = _Worst()
     for first, rows, (c, t, r, z) in _blocks(candidate, trusted, reference, noise):

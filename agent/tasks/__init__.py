@@ -13,6 +13,7 @@
     cross_entropy_softcap  cross_entropy_z_loss  cross_entropy_smoothing                losses of a head
     cross_entropy_backward  cross_entropy_loss_and_gradient                             their gradients, logits recomputed
     layer_scale_residual  sigmoid_gate  router_scores     residual, gate, router
+    fp8_row_scale  fp8_block_scale                        stores in fp8 with a scale known before, or found in the tile
     mlp_residual  attention_out_qkv  lm_head_loss  residual_mlp_block                   plans of two and three GEMMs
 
 A file stands alone (a verdict belongs to the digest of the task's file), so what two tasks share is written twice.

@@ -18,12 +18,15 @@ written into the *same* buffers, so an answer kept from an earlier call shows.
 | a changed byte of an input, a guard that was written | INPUT_MUTATED, TAMPERED |
 | two runs that differ in a bit | NONDETERMINISTIC |
 
-With a GPU: bf16 and fp16, ragged and benchmark-like sizes. Without: Triton's interpreter at small sizes in fp32 and fp16 (its
+What the task's own reference or baseline raises is INVALID_SPEC, a full memory INFRA_ERROR: neither is the kernel's.
+
+With a GPU: bf16 and fp16, ragged and benchmark-like sizes, while no other process of ours uses it. Without: Triton's interpreter at small sizes in fp32 and fp16 (its
 bf16 products are wrong), and the evidence says so.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Iterator, Mapping
@@ -34,23 +37,25 @@ import torch
 
 from coda.backends import registry
 from coda.errors import BackendUnavailable, CodaError, Unsupported
-from coda.numerics import PRECISION, Comparison, response, within
+from coda.numerics import Comparison, alike, response, within
 from coda.problem import Schedule
 from coda.testing import as_bytes
 
 from ..records import GateRecord, Status
 from ..task import Dims, Task, lengths
 from . import inputs as draws
+from .algebra import reference
+from .blame import blame, described, trusted
 from .patterns import describe
-from .runner import Buffers, Run, Runner
-from .sizes import Rules, hidden
+from .runner import Buffers, Run, Runner, in_turn
+from .sizes import Rules, bounded, hidden
 from .subject import Subject, load_task
 
 if TYPE_CHECKING:
     from .judge import Run as Judgement
 
-FILL = 12345.0
-"""What outputs hold before the second run; the first one's hold NaN."""
+FILL = 240.0
+"""What outputs hold before the second run, a number of every dtype down to fp8; the first one's hold NaN."""
 DEVICE_MAX = 1 << 31
 """M·N·K of a benchmark-like case."""
 
@@ -100,9 +105,9 @@ def cases(task: Task, seed: int, *, device: str) -> Iterator[Case]:
     rng = random.Random(draws.subseed(seed, "sizes"))
     rules = Rules.of(task)
     small = _small(task, rules, {"cpu": 1 << 19, "cuda": 1 << 26}[device], {"cpu": 2, "cuda": 8}[device])
-    spare = [(where, dims) for where, dims in hidden(task, rng) if _size(dims) <= 1 << 19]
+    spare = [(where, dims) for where, dims in hidden(task, rng) if math.prod(dims.values()) <= 1 << 19]
     large = [
-        ("benchmark-like", bounded_to(s.dims, rules, DEVICE_MAX))
+        ("benchmark-like", bounded(s.dims, rules, DEVICE_MAX))
         for s in task.shapes_of("benchmark")[:1]
         if device == "cuda"
     ]
@@ -115,32 +120,14 @@ def cases(task: Task, seed: int, *, device: str) -> Iterator[Case]:
         yield Case(where, dims, dtype, "normal", draws.subseed(seed, dtype, "strided"), strided=True)
 
 
-def _size(dims: Dims) -> int:
-    size = 1
-    for length in dims.values():
-        size *= length
-    return size
-
-
 def _small(task: Task, rules: Rules, elements: int, count: int) -> list[tuple[str, Dims]]:
     """The largest ragged shapes that fit as they are, then smoke ones; halved only where none fits."""
     found: list[tuple[str, Dims]] = []
     for family in ("ragged", "smoke"):
-        fit = sorted((s.dims for s in task.shapes_of(family) if _size(s.dims) <= elements), key=_size, reverse=True)
+        fit = [s.dims for s in task.shapes_of(family) if math.prod(s.dims.values()) <= elements]
+        fit.sort(key=lambda dims: math.prod(dims.values()), reverse=True)
         found += [(family, dims) for dims in fit[:count]]
-    return found or [("ragged", bounded_to(task.shapes[0].dims, rules, elements))]
-
-
-def bounded_to(dims: Dims, rules: Rules, elements: int) -> Dims:
-    """Halve the largest dims until their product is at most this; steps are kept."""
-    sizes = dict(dims)
-    while _size(sizes) > elements:
-        able = [n for n in sizes if n not in rules.same and sizes[n] >= 2 * rules.step[n]]
-        if not able:
-            break
-        largest = max(able, key=lambda n: sizes[n])
-        sizes = rules.complete({**sizes, largest: sizes[largest] // 2})
-    return sizes
+    return found or [("ragged", bounded(task.shapes[0].dims, rules, elements))]
 
 
 # checking -------------------------------------------------------------------------------------------------------------
@@ -154,16 +141,23 @@ def check(task: Task, run: Run, todo: Iterator[Case], *, device: str, seconds: f
         if time.monotonic() - started > seconds:
             report.fail(Status.TIMEOUT, f"the cases did not end within {seconds:g} s", case)
             break
-        fresh = draws.draw(
-            task, case.dims, seed=case.seed, distribution=case.distribution, dtype=case.dtype, device=device
-        )
-        if case.strided:
-            inputs = {n: _strided(x) for n, x in fresh.items()}
-        else:
-            key = (tuple(sorted(case.dims.items())), case.dtype)
-            inputs = _rewritten(buffers.get(key), fresh)
-            buffers = {key: inputs}  # only the last sizes: memory stays flat
-        _case(task, run, case, inputs, report)
+        try:
+            with trusted(f"drawing the inputs of {task.id}"):
+                fresh = draws.draw(
+                    task, case.dims, seed=case.seed, distribution=case.distribution, dtype=case.dtype, device=device
+                )
+            if case.strided:
+                inputs = {n: _strided(x) for n, x in fresh.items()}
+            else:
+                key = (tuple(sorted(case.dims.items())), case.dtype)
+                inputs = _rewritten(buffers.get(key), fresh)
+                buffers = {key: inputs}  # only the last sizes: memory stays flat
+            _case(task, run, case, inputs, report)
+        except Exception as error:
+            whose = blame(error)
+            if whose is None:
+                raise
+            report.fail(whose, f"at {case.where} sizes in {case.dtype}: {described(error)}"[:1000], case)
         report.cases += 1
         if report.status is not Status.PASS:
             break
@@ -204,6 +198,8 @@ def _case(task: Task, run: Run, case: Case, inputs: dict[str, Any], report: Repo
     except (BackendUnavailable, Unsupported):
         raise
     except (CodaError, RuntimeError, ValueError, TypeError) as error:
+        if blame(error) is not None:
+            raise
         what = getattr(error, "what", None) or f"{type(error).__name__}: {error}"
         report.fail(
             Status.RUNTIME_ERROR, f"the kernel does not run at {case.where} sizes in {case.dtype}: {what}"[:1000], case
@@ -254,18 +250,24 @@ def _metadata(task: Task, case: Case, got: Mapping[str, torch.Tensor], report: R
 
 
 def expected(task: Task, case: Case, inputs: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], ...]:
-    """fp64 reference, trusted baseline in the working dtype, and the response of the reference to one rounding."""
+    """fp64 reference, the baseline in the working dtype, and the response of the reference to one rounding.
+
+    Raises `Blamed` for what any of them raises.
+    """
     wide = draws.upcast(inputs)
-    right = {o.name: task.reference(**wide)[o.name] for o in task.outputs}
-    trusted = task.baseline(**inputs)
-    noise = response(lambda x: task.reference(**x), wide, right, seed=draws.subseed(case.seed, "response") % 2**31)
-    return right, trusted, noise
+    right = reference(task, wide)
+    with trusted(f"the baseline of {task.id}"):
+        found = task.baseline(**inputs)
+        today = {o.name: found[o.name] for o in task.outputs}
+    with trusted(f"the response of {task.id}"):
+        noise = response(lambda x: reference(task, x), wide, right, seed=draws.subseed(case.seed, "response") % 2**31)
+    return right, today, noise
 
 
 def _values(
     task: Task, case: Case, inputs: Mapping[str, Any], one: Mapping[str, Any], two: Mapping[str, Any], report: Report
 ) -> None:
-    right, trusted, noise = expected(task, case, inputs)
+    right, today, noise = expected(task, case, inputs)
     for o in task.outputs:
         x, y = one[o.name], two[o.name]
         unwritten = torch.isnan(x) & (y == torch.full_like(y, FILL))
@@ -281,7 +283,7 @@ def _values(
         try:
             found = within(
                 x,
-                trusted[o.name],
+                today[o.name],
                 right[o.name],
                 working=case.dtype,
                 noise=noise[o.name],
@@ -317,7 +319,7 @@ def _wrong(
             Status.INVALID_SPEC, f"the baseline's {name!r} has another dtype than the task says", case, output=name
         )
         return
-    tolerance = 2.0 ** (3 - PRECISION[case.dtype])
+    tolerance = alike(case.dtype)
     seen = describe(x, right[name], inputs=wide, outputs=right, dims=case.dims, name=name, tolerance=tolerance)
     ratio = f", {found.ratio:.2g} times what is allowed" if found.why == "values" else ""
     text = f"output {name!r} in {case.dtype} is too far from the reference{ratio}: {seen.text}"
@@ -331,7 +333,7 @@ def _wrong(
 
 
 def gate(run: Judgement) -> GateRecord:
-    """On the GPU if one is healthy, else in Triton's interpreter; each backend that is there, the first that supports it."""
+    """On the GPU if one is healthy, else in Triton's interpreter; with every backend that is there."""
     from .judge import from_worker, gpu, probed
 
     health = gpu(run)
@@ -344,13 +346,18 @@ def gate(run: Judgement) -> GateRecord:
         )
     device = "cuda" if health is not None and health.state == "healthy" else "cpu"
     run.gpu = health.device if health is not None and device == "cuda" else None
+    wait_s = run.limits.wait_s if device == "cuda" else 0.0
     payload = run.payload(
-        "numerics", device=device, backends=list(run.options.backends), seconds=run.limits.numerics_s * 0.85
+        "numerics",
+        device=device,
+        backends=list(run.options.backends),
+        seconds=run.limits.numerics_s * 0.85,
+        wait_s=wait_s,
     )
     outcome = run.call(
         "agent.verify.numerics:work",
         payload,
-        timeout_s=run.limits.numerics_s,
+        timeout_s=run.limits.numerics_s + wait_s,
         env={"TRITON_INTERPRET": None if device == "cuda" else "1"},
         memory_mb=run.limits.memory_mb,
     )
@@ -359,7 +366,13 @@ def gate(run: Judgement) -> GateRecord:
 
 
 def work(payload: dict[str, Any]) -> dict[str, Any]:
-    """{"program", "task", "seed", "schedule", "device", "backends", "seconds"} -> status, reason and evidence."""
+    """{"program", "task", "seed", "schedule", "device", "backends", "seconds", "wait_s"} -> status, reason and evidence."""
+    if payload["device"] == "cuda":
+        return in_turn(lambda: _on_backends(payload), wait_s=payload["wait_s"])
+    return _on_backends(payload)
+
+
+def _on_backends(payload: Mapping[str, Any]) -> dict[str, Any]:
     task = load_task(payload["task"])
     subject = Subject.read(payload["program"], task)
     device = payload["device"]
