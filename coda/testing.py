@@ -44,7 +44,9 @@ class Guarded:
 
 def as_bytes(t: torch.Tensor) -> torch.Tensor:
     """Every byte of a tensor, NaN included, in a form that `torch.equal` compares."""
-    return t.detach().contiguous().reshape(-1).view(torch.uint8)
+    flat = torch.empty(t.numel(), dtype=t.dtype, device=t.device)
+    # a tensor of one element may keep a stride that no view of its bytes can have: copying is the sure way
+    return flat.copy_(t.detach().reshape(-1)).view(torch.uint8)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import coda
 from coda import Schedule, errors
 from coda.backends import registry
 from coda.primitives import ColVector, RowVector, Scalar, Tile, col_sum, row_sum
-from coda.testing import Guarded, poisoned, unchanged
+from coda.testing import Guarded, as_bytes, poisoned, unchanged
 
 pytestmark = pytest.mark.interp
 
@@ -237,6 +237,11 @@ def test_a_config_belongs_to_its_backend():
     args, named = inputs()
     with pytest.raises(errors.BadSchedule, match="another backend"):
         add(*args, **named, backend="reference", config=Schedule(backend="triton"))
+
+
+def test_the_bytes_of_any_view():
+    for x in (torch.ones(1, 4)[:, ::2][:, :1], torch.arange(6.0).view(2, 3).mT, torch.ones(()), torch.ones(0, 3)):
+        assert as_bytes(x).numel() == 4 * x.numel()
 
 
 def test_poison_shows_in_every_dtype():
