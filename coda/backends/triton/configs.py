@@ -25,7 +25,7 @@ time of cuBLAS's GEMM alone in the same run, finisher included; eN = split N, p 
 How the text of a kernel came to be what it is (4096, same day): pairs moved as integers instead of reshaped, a reciprocal
 instead of a division: swiglu_backward 2.48 -> 1.36 with e8; statistics merged over a tile's parts and a wider, single-pass
 finisher: 1.36 -> 1.28, cross-entropy 1.109 -> 1.073; tiles read one part ahead: 1.28 -> 1.26, with e4 1.415 -> 1.325. Tried
-without gain: prefetching the epilogue's tiles to L2 (3 to 10 % slower), evict-first loads and streaming stores (equal),
+without gain: prefetching the epilogue's tiles to L2 (2 to 9 % slower), evict-first loads and streaming stores (equal),
 launching the finisher early behind a persistent kernel (equal; behind a short one it saves 1 to 2 µs).
 """
 
@@ -191,17 +191,11 @@ def default_schedule(program: EpilogueProgram, problem: Problem) -> Schedule:
         return _pointwise(anatomy, problem)
     if problem.arch is None:
         return _fit(anatomy, Schedule(tile_m=64, tile_n=64, tile_k=64, warps=4, stages=1, persistent=False))
-    table = _FP32 if problem.dtype == "float32" else _HOPPER if has_tma(problem.arch) else _AMPERE
     have = limits(problem.arch)
-    rows = [_fitting(r, ITEM_BYTES[problem.dtype], have.shared) for r in table]
-    best = min((r for r in rows if r[4] > 1), key=lambda r: _time(r, problem, have, anatomy.unit))
-    tile_m, tile_n, tile_k, warps, stages, _ = best
-    persistent = _by_descriptor(problem) and -(-problem.m // tile_m) * -(-problem.n // tile_n) > have.sms
-    stage = tile_k * (tile_m + tile_n) * ITEM_BYTES[problem.dtype]
-    if persistent:  # the epilogue's buffers lie beside the pipeline's
-        stages = min(stages, max(2, BESIDE // stage))
-    elif best[:2] == _HOPPER[0][:2] and has_tma(problem.arch) and (stages + 1) * stage <= ALONE <= have.shared:
-        stages += 1
+    best = min(_rows(problem), key=lambda r: _time(r, problem, have, anatomy.unit))
+    tile_m, tile_n, tile_k, warps, _, _ = best
+    persistent = _by_descriptor(problem) and _tiles(best, problem) > have.sms
+    stages = _stages(best, problem, persistent)
     schedule = Schedule(tile_m=tile_m, tile_n=tile_n, tile_k=tile_k, warps=warps, stages=stages, persistent=persistent)
     split = _split(anatomy, schedule)
     if split == 1 and tile_m * tile_n > 64 * 32 * warps and _weight(anatomy) >= LIGHT:  # it cannot be cut
@@ -214,10 +208,29 @@ BESIDE, ALONE = 144 << 10, 192 << 10
 """Bytes of the pipeline where the epilogue needs room beside it, and where it comes after it."""
 
 
-def _fitting(row: Row, item: int, shared: int) -> Row:
-    """With fewer stages where shared memory is small; not more than one if nothing fits."""
-    stage = row[2] * (row[0] + row[1]) * item
-    return (*row[:4], min(row[4], (shared - 32 * row[0] * 4) // stage), row[5])
+def _rows(problem: Problem) -> list[Row]:
+    """Rows of the table that fit, with fewer stages where shared memory is small."""
+    table = _FP32 if problem.dtype == "float32" else _HOPPER if has_tma(problem.arch) else _AMPERE
+    shared = limits(problem.arch).shared
+    fitting = [(*r[:4], min(r[4], (shared - 32 * r[0] * 4) // _stage(r, problem)), r[5]) for r in table]
+    return [r for r in fitting if r[4] > 1]
+
+
+def _stage(row: Row, problem: Problem) -> int:
+    """Bytes of one stage."""
+    return row[2] * (row[0] + row[1]) * ITEM_BYTES[problem.dtype]
+
+
+def _stages(row: Row, problem: Problem, persistent: bool) -> int:
+    """Fewer where the epilogue's buffers lie beside the pipeline's, one more for the largest tile where they do not."""
+    if persistent:
+        return min(row[4], max(2, BESIDE // _stage(row, problem)))
+    more = row[:2] == _HOPPER[0][:2] and has_tma(problem.arch)
+    return row[4] + int(more and (row[4] + 1) * _stage(row, problem) <= ALONE <= limits(problem.arch).shared)
+
+
+def _tiles(row: Row, problem: Problem) -> int:
+    return -(-problem.m // row[0]) * -(-problem.n // row[1])
 
 
 def _by_descriptor(problem: Problem) -> bool:
@@ -309,28 +322,18 @@ def candidates(program: EpilogueProgram, problem: Problem) -> list[Schedule]:
             for w in (4, 8)
         ]
     elif problem.dtype != "float32":
-        for tile_m, tile_n, tile_k, warps, stages, _ in _HOPPER if has_tma(problem.arch) else _AMPERE:
-            for split in (1, 2, 4, 8):
-                for persistent in (True, False):
-                    found.append(
-                        Schedule(
-                            tile_m=tile_m,
-                            tile_n=tile_n,
-                            tile_k=tile_k,
-                            warps=warps,
-                            stages=stages,
-                            split=split,
-                            persistent=persistent,
-                        )
-                    )
+        have = limits(problem.arch)
+        times = {r: _time(r, problem, have, anatomy.unit) for r in _rows(problem)}
+        for row in (r for r, time in times.items() if time <= 2 * min(times.values())):
+            for persistent in (True, False) if _tiles(row, problem) > have.sms else (False,):
+                stages = _stages(row, problem, persistent)
+                base = Schedule("triton", *row[:4], stages, persistent=persistent)
+                found += [dataclasses.replace(base, split=split) for split in (1, 2, 4, 8) if row[1] // split >= 32]
     valid = []
     for schedule in dict.fromkeys(found):
         try:
             check(program, problem, schedule, problem.arch)
         except BadSchedule:
             continue
-        if program.kind == "pointwise" or (
-            schedule.tile_m <= 2 * max(16, problem.m) and anatomy.unit <= schedule.tile_n
-        ):
-            valid.append(schedule)
+        valid.append(schedule)
     return valid

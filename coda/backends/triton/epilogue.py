@@ -5,7 +5,10 @@
 
 How a value is held: a scalar as a 0-d number; a col and a row as 1-d vectors, widened where they meet a tile; a tile as
 (TILE_M, columns); a segment of a power of two as (TILE_M, groups), of any other size as a tile whose columns repeat the
-number. Tiles are read first, all of them, so that an output may share memory with one.
+number. Tiles are read by a function of their own, one part ahead of the part that is computed: loads are under way while
+the tensor cores' result is cut up and the part before is stored. Each part is read before it is written, so that an output
+may share memory with a tile. Pairs of which only the halves are wanted move as integers of two columns, in the layout of a
+tile of half the width: reshaping them instead moved every number through shared memory, and computed some twice.
 """
 
 from __future__ import annotations

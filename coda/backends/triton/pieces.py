@@ -1,12 +1,16 @@
-"""Parts of tiles that generated kernels call: splitting, segments, and the two halves of every statistic.
+"""Parts of tiles that generated kernels call: splitting, pairs, segments, and the two halves of every statistic.
 
+    tile_at                       where in the matrix a tile lies
     scalar halves spread          an operand that may live on the device; left and right columns; a segment over its columns
+    unpaired paired               even and odd columns by reshaping: numbers move between threads
+    unpacked packed pairs_at      the same through integers that hold two columns: nothing moves
     segment_*  wide_segment       fold groups of columns: of a power of two by reshaping, of any size by masking
-    *_part                        what one tile contributes to a statistic of its rows (or columns)
-    combine_*                     what the finisher makes of the contributions, in a fixed order
+    *_part                        what one part of a tile contributes to a statistic of its rows (or columns)
+    merge_*                       what all parts of a tile contribute to a statistic of its rows
+    combine_*                     what the finisher makes of the contributions of all tiles, in a fixed order
 
-A statistic of kind X has one or two planes of fp32 in the workspace, each (slots, length): slot by slot, so that reading
-and writing run along the vector. `combine_*` read SLOTS slots at a time.
+A statistic of rows has one or two planes of fp32 in the workspace, each (tiles_n, M): tile by tile, so that reading and
+writing run along the vector; one of columns has (tiles_m, columns). `combine_*` read SLOTS of them at a time.
 """
 
 # Triton functions: arguments are tensors of the kernel language, which have no Python types.
