@@ -12,7 +12,6 @@ programs are.
 from __future__ import annotations
 
 import difflib
-import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ..prompting import bank
+from ..prompting.quoting import fence
 from ..records import GateRecord, Status, Verdict
 from ..task import Task
 from .measured import Timing
@@ -231,12 +231,6 @@ def untested(task: Task, verdict: Verdict) -> Iterator[str]:
         sizes = ", ".join(f"{name} {length}" for name, length in largest.items())
         yield f"sizes: numerics ran on cut-down shapes; nothing above the task's largest ({sizes}) was compiled or timed"
     yield f"values: only the distributions {', '.join(task.distributions)} were drawn"
-
-
-def fence(*texts: str) -> str:
-    """A fence of backticks that none of the texts can close."""
-    longest = max((len(run) for text in texts for run in re.findall(r"`+", text)), default=0)
-    return "`" * max(3, longest + 1)
 
 
 # documents ------------------------------------------------------------------------------------------------------------

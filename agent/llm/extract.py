@@ -29,9 +29,10 @@ MAX_READ = 4_000_000
 """Characters of candidate code parsed in one reply, about four seconds' worth."""
 
 _FENCE = re.compile(r"^[ \t]*(?P<mark>`{3,}|~{3,})[ \t]*(?P<info>[^\n]*?)[ \t]*$")
-_NOT_PYTHON = frozenset(
-    "bash sh shell zsh console text txt json yaml toml diff c cpp c++ cuda cu ptx asm markdown md latex tex".split()
-)
+_NOT_PYTHON = frozenset([
+    "bash", "sh", "shell", "zsh", "console", "text", "txt", "json", "yaml", "toml", "diff",
+    "c", "cpp", "c++", "cuda", "cu", "ptx", "asm", "markdown", "md", "latex", "tex",
+])  # fmt: skip
 
 
 class _Fence(NamedTuple):

@@ -4,6 +4,7 @@ Modules, in the order in which they build on each other:
 
     vocabulary.py   the primitives and the schedule, generated from `coda`
     bank.py         which curated examples are shown, and which are withheld
+    quoting.py      somebody else's words, fenced so that they cannot end the quotation
     feedback.py     what an author is told about its last reply, as records
     outcome.py      a verdict as such feedback; nothing that the judge keeps to itself
     prompt.py       all of it as a `Request`

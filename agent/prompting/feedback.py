@@ -14,17 +14,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from ..llm.protocol import ProblemKind
-from ..records import GateName, Status
+from ..records import GateName, Record, Status
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-
-class UnusableReply(_Record):
+class UnusableReply(Record):
     """The reply held no kernel."""
 
     kind: Literal["unusable"] = "unusable"
@@ -32,7 +26,7 @@ class UnusableReply(_Record):
     message: str
 
 
-class RepeatedSource(_Record):
+class RepeatedSource(Record):
     """The same file and schedule as an earlier attempt; its verdict stands."""
 
     kind: Literal["repeated"] = "repeated"
@@ -40,7 +34,7 @@ class RepeatedSource(_Record):
     passed: bool
 
 
-class Refused(_Record):
+class Refused(Record):
     """A gate refused."""
 
     kind: Literal["refused"] = "refused"
@@ -57,7 +51,7 @@ class Refused(_Record):
     """Of wrong values: one line each."""
 
 
-class Timing(_Record):
+class Timing(Record):
     """One benchmark shape."""
 
     shape: str
@@ -73,7 +67,7 @@ class Timing(_Record):
         return self.floor_us / self.us if self.floor_us and self.us > 0 else None
 
 
-class Passed(_Record):
+class Passed(Record):
     """Every required gate passed; how fast it is, where that was measured."""
 
     kind: Literal["passed"] = "passed"

@@ -3,8 +3,8 @@
     refused, passed    what may be told of a verdict
     floor_fraction     how near it comes to the speed that no kernel can beat
 
-Evidence is read key by key (an allow list): `agent.verify.feedback` words the classes of wrong values, the messages of the static
-gate and of tracing are passed on in full, and free text of a numerical gate has its numbers masked, since they may be sizes or
+Evidence is read key by key (an allow list): `agent.verify.feedback` words static findings and the classes of wrong values, the error
+of tracing is passed on in full, and free text of a numerical gate has its numbers masked, since they may be sizes or
 values of the run. Neighbours: `feedback` has the records, `agent.authoring` uses these.
 """
 
@@ -34,7 +34,7 @@ def refused(attempt: int, verdict: Verdict) -> Refused:
     line: int | None = None
     match gate.name:
         case "static":
-            messages, line = _findings(gate)
+            messages, line = digest(verdict).findings, _line(gate)
         case "trace":
             messages, line = _trace_error(gate)
         case "compile":
@@ -84,14 +84,14 @@ def mask(text: str) -> str:
     return _NUMBER.sub("#", text)
 
 
-# static and trace: the author's own file, in full -------------------------------------------------------------------
+# static and trace: the author's own file -------------------------------------------------------------------
 
 
-def _findings(gate: GateRecord) -> tuple[tuple[str, ...], int | None]:
-    found = [f for f in _list(gate.evidence.get("findings")) if "message" in f]
-    lines = [f"line {f.get('line', '?')}: {f['message']} [{f.get('rule', '')}]" for f in found]
-    first = found[0].get("line") if len(found) == 1 else None
-    return (tuple(lines) or (gate.reason,)), first if isinstance(first, int) else None
+def _line(gate: GateRecord) -> int | None:
+    """Of the static gate's only finding: with several, each names its own."""
+    found = _list(gate.evidence.get("findings"))
+    line = found[0].get("line") if len(found) == 1 else None
+    return line if isinstance(line, int) else None
 
 
 def _trace_error(gate: GateRecord) -> tuple[tuple[str, ...], int | None]:

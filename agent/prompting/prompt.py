@@ -5,8 +5,7 @@
     turns           earlier replies and the feedback on them
     request         all of it as one `Request`
 
-Everything that a candidate or its tools said is quoted: fenced by more backticks than it contains, without control characters,
-and cut in the middle beyond a limit. The templates are in `templates/`, with a `VERSION` that is recorded in every run; a changed
+Everything that a candidate or its tools said is quoted (`quoting`). The templates are in `templates/`, with a `VERSION` that is recorded in every run; a changed
 template wants a new one. Neighbours: `bank` chooses the examples, `feedback` says what may be told, `vocabulary` writes
 down the primitives.
 """
@@ -16,7 +15,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import pathlib
-import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,23 +25,20 @@ import jinja2
 
 from coda.program import REFUSED_NAMES
 
-from ..llm.protocol import Effort, Message, ProblemKind, Reply, Request, clean_text
+from ..llm.protocol import Message, ProblemKind, Reply, Request, clean_text
 from ..records import Status
+from ..settings import Effort
 from ..task import Input, Task, lengths
+from ..verify.vocabulary import BUILTINS
 from .bank import Example
 from .feedback import Feedback, Refused, UnusableReply
+from .quoting import fenced, quote
 from .vocabulary import primitive_classes, schedule_fields
 
 FOLDER = pathlib.Path(__file__).parent / "templates"
-MAX_QUOTED = 4_000
-"""Characters of a message or log."""
 MAX_SOURCE = 24_000
 """Characters of an earlier candidate. Longer than any kernel that a person would review."""
 MAX_PROSE = 2_000
-BUILTINS = ("abs, all, any, bool, dict, divmod, enumerate, float, int, isinstance, len, list, max, min, pow, range, reversed, "
-            "round, sorted, sum, tuple, zip")  # fmt: skip
-"""Of Python, in a kernel file; the same list as the static gate's, which a test compares."""
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 
 
 @dataclass(frozen=True)
@@ -63,7 +58,7 @@ def system_text(examples: Sequence[Example]) -> str:
     """The stable prefix: depends on the examples shown and on nothing else."""
     return _render(
         "guide.md.j2",
-        builtins=BUILTINS,
+        builtins=", ".join(BUILTINS),
         refused_names=", ".join(f"`{n}`" for n in REFUSED_NAMES),
         skeleton_epilogue=_file("skeleton_epilogue.py.txt"),
         skeleton_plan=_file("skeleton_plan.py.txt"),
@@ -129,16 +124,6 @@ def feedback_text(feedback: Feedback, source: str = "") -> str:
 def sha256(text: str) -> str:
     """Of a text in UTF-8."""
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def quote(text: str, limit: int = MAX_QUOTED) -> str:
-    """Somebody else's words, fenced so that they cannot end the quotation, and cut in the middle."""
-    text = _CONTROL.sub("�", clean_text(text)).rstrip("\n")
-    if len(text) > limit:
-        text = f"{text[: limit // 2]}\n… {len(text) - limit} characters left out …\n{text[-(limit // 2) :]}"
-    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}text\n{text}\n{fence}"
 
 
 @functools.cache
@@ -311,9 +296,8 @@ def _reply_text(reply: Reply) -> str:
     if reply.submission is None:
         return _cut(reply.text, MAX_PROSE) or "(no text)"
     source = _cut(reply.submission.source, MAX_SOURCE).rstrip("\n")
-    fence = "`" * max(3, max((len(run) for run in re.findall(r"`+", source)), default=0) + 1)
     prose = _cut(reply.submission.rationale, MAX_PROSE).strip()
-    return f"{prose}\n\n{fence}python\n{source}\n{fence}".lstrip("\n")
+    return f"{prose}\n\n{fenced(source, 'python')}".lstrip("\n")
 
 
 def _cut(text: str, limit: int) -> str:

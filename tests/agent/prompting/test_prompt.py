@@ -21,7 +21,8 @@ from agent.prompting import bank, feedback
 from agent.prompting import prompt as prompting
 from agent.prompting.bank import Example
 from agent.prompting.feedback import Passed, Refused, RepeatedSource, Timing, UnusableReply
-from agent.prompting.prompt import Exchange, feedback_text, mistakes, quote, request, system_text, task_text, turns
+from agent.prompting.prompt import Exchange, feedback_text, mistakes, request, system_text, task_text, turns
+from agent.prompting.quoting import fence, fenced, quote
 from agent.prompting.vocabulary import primitive_classes
 from agent.records import Status
 from agent.task import Input, Result, Shape, Task
@@ -71,7 +72,7 @@ def test_every_primitive_is_in_the_guide_with_signature_and_docstring() -> None:
 
 
 def test_what_the_guide_says_of_the_vocabulary_is_what_the_judge_allows() -> None:
-    assert tuple(prompting.BUILTINS.split(", ")) == vocabulary.BUILTINS
+    assert ", ".join(vocabulary.BUILTINS) in system_text([])
 
 
 @pytest.mark.parametrize("mistake", mistakes(), ids=lambda m: m["title"])
@@ -270,6 +271,11 @@ def test_a_quotation_cannot_be_left(text: str) -> None:
     inside = quoted.removeprefix(f"{fence}text\n").removesuffix(f"\n{fence}")
     assert fence not in inside
     assert inside == text.rstrip("\n")
+
+
+def test_a_fence_is_longer_than_any_run_in_any_of_the_texts() -> None:
+    assert [fence(), fence("a"), fence("``` ````", "`")] == ["```", "```", "`````"]
+    assert fenced("```", "python") == "````python\n```\n````"
 
 
 def test_quotations_are_cut_in_the_middle_and_free_of_control_characters() -> None:
