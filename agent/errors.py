@@ -1,10 +1,11 @@
 """Errors for the person at the terminal: each one ends the command with an exit code and one thing to do next.
 
 What a *candidate* did wrong is not here: that is evidence in a verdict and feedback in the next prompt. These classes
-are for what stops the command: a wrong flag, a missing key, a machine that cannot do it. Mistakes in calling a library
-are `coda.errors` of that library (`coda`, and `authored_kernels.UnknownKernel`), known to programs that use no tool; the command
-line prints `error: <what>` and `hint: <hint>`, puts `code` into `--json`, and exits with
-`exit_code` (2 usage, 4 refused by a gate, 5 environment, 6 language model).
+are for what stops the command: a wrong flag, a missing key, a machine that cannot do it. Libraries have errors of their own,
+known without the tool: `coda.errors`, `coda.bench.timing.GpuBusy` (the GPU is being measured on by another process of ours: in a
+gate it becomes INFRA_ERROR) and `authored_kernels.UnknownKernel` (no kept kernel of that id; `UnknownSubject` is what the tool
+says, which also looks among tasks, examples and runs). The command line prints `error: <what>` and `hint: <hint>`, puts `code`
+into `--json`, and exits with `exit_code` (2 usage, 4 refused by a gate, 5 environment, 6 language model).
 
     AgentError
     ├── UsageError                  2  the command was asked for something it cannot mean

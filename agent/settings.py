@@ -33,12 +33,7 @@ PYPROJECT_DEPTH = 8
 """How many folders above the working folder are searched for a pyproject.toml with our table."""
 
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
-_FALSE = frozenset({"", "0", "false", "no", "off", "n", "f"})
-
-
-def truthy(text: str) -> bool:
-    """Whether the text of a variable means yes: anything but empty, 0, false, no, off."""
-    return text.strip().lower() not in _FALSE
+"""How much a model should think, as its provider calls it."""
 
 
 class Settings(BaseModel):

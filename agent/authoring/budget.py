@@ -17,11 +17,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from ..errors import SettingsInvalid
 from ..llm import prices
 from ..llm.protocol import Reply, Usage
+from ..records import Record
 from ..runs.events import Asked, CallFailed, Event, StopReason
 
 FREE = frozenset({"replay", "folder", "scripted"})
@@ -30,10 +31,8 @@ FREE = frozenset({"replay", "folder", "scripted"})
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?")
 
 
-class Limits(BaseModel):
+class Limits(Record):
     """What a run may use. None is no limit."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     rounds: int = Field(default=8, ge=1)
     """Candidates or failed attempts at one; a retry after an unusable reply belongs to its round."""

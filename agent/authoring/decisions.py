@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import pathlib
 
-from pydantic import BaseModel, ConfigDict
-
 from ..llm.protocol import Submission
-from ..records import Verdict
+from ..records import Record, Verdict
 from ..runs import store
 from ..runs.events import Decided, Decision, Stopped
 from .policy import Course
@@ -20,10 +18,8 @@ from .policy import Course
 STATEMENT = "re-derived from recorded replies and verdicts; no model was asked and nothing was judged again"
 
 
-class Step(BaseModel):
+class Step(Record):
     """One call of the run."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     call: int
     round: int
@@ -41,10 +37,8 @@ class Step(BaseModel):
         return (self.recorded.action, self.recorded.stop) == (self.derived.action, self.derived.stop)
 
 
-class Replayed(BaseModel):
+class Replayed(Record):
     """A run, derived again."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     statement: str = STATEMENT
     run: str

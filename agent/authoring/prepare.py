@@ -14,12 +14,12 @@ import pathlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..llm.protocol import Effort, Request
+from ..llm.protocol import Request
 from ..prompting import bank
 from ..prompting import prompt as prompting
 from ..records import Environment
 from ..runs import store
-from ..settings import Settings
+from ..settings import Effort, Settings
 from ..task import Task
 from .budget import Limits
 

@@ -20,6 +20,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
+from ..records import Environment
 from ..settings import KEY_VARIABLE, Settings, unknown_variables
 from . import render
 from .terminal import Answer, Exit, Failure, Terminal
@@ -256,12 +257,8 @@ def recordings() -> Check:
 
 def versions() -> dict[str, Any]:
     """What `--version -v` adds: packages, GPU, places. Imports torch."""
-    found: dict[str, Any] = {"python": platform.python_version()}
-    for name in ("torch", "triton", "nvidia-cutlass-dsl", "quack-kernels"):
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = "not installed"
+    here = Environment.here()  # the same packages as in a verdict
+    found: dict[str, Any] = {"python": here.python, **here.packages}
     try:
         import torch
 

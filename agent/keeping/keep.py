@@ -20,23 +20,23 @@ import shutil
 import tempfile
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import ConfigDict, Field, JsonValue
 
 import authored_kernels
 
 from ..files import publish, write_text
 from ..llm.protocol import Usage
-from ..records import Verdict
+from ..records import Record, Verdict
 from ..runs.events import KeptKernel
 from ..settings import Settings
 
 _UNSAFE = re.compile(r"[^a-z0-9_.-]+")
 
 
-class Provenance(BaseModel):
+class Provenance(Record):
     """`provenance.json`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(populate_by_name=True)
 
     schema_name: Literal["coda-agent/provenance/1"] = Field(default="coda-agent/provenance/1", alias="schema")
     task: str

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import SecretStr
 
 from ..errors import LLMBadRequest, LLMError, LLMPaymentRequired, LLMRefusedCredentials, LLMUnavailable, MissingKey
+from ..settings import KEY_VARIABLE
 from .anthropic_stream import TOOL_NAME, StreamBroken, Turn
 from .protocol import OnText, Reply, Request, Usage, estimate_tokens
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from anthropic._request import APIRequest
     from anthropic._response import APIResponse
 
-KEY_VARIABLE = "ANTHROPIC_API_KEY"
 KEY_HINT = (
     f"set {KEY_VARIABLE}, or run without a key: --llm replay (a bundled recording) or --llm folder:DIR (answer by hand)"
 )

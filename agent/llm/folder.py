@@ -21,12 +21,12 @@ from pydantic import Field, ValidationError
 
 from ..errors import ProviderMisused, ReplyMalformed, ReplyTimeout
 from ..files import write_text
+from ..records import Record
 from .extract import read_reply
 from .protocol import (
     REFUSED,
     TRUNCATED,
     UNKNOWN_MODEL,
-    Frozen,
     OnText,
     Problem,
     Reply,
@@ -47,7 +47,7 @@ Any prose, and the kernel file as the last fenced Python block. Optionally, and 
 """
 
 
-class ReplyInfo(Frozen):
+class ReplyInfo(Record):
     """`NNN.reply.json`."""
 
     model: str = Field(default=UNKNOWN_MODEL, min_length=1)

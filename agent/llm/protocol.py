@@ -18,18 +18,20 @@ import json
 from collections.abc import Callable
 from typing import Any, Literal, Protocol, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
+
+from ..records import Record
+from ..settings import Effort
 
 UNKNOWN_MODEL = "unknown"
 """Recorded as the model when nobody said who answered."""
 
 MAX_SOURCE_BYTES = 64 * 1024
-"""Largest kernel source, in UTF-8 bytes. The judge refuses more."""
+"""Largest kernel source, in UTF-8 bytes: the static gate's figure, which a test compares."""
 
 TRUNCATED = frozenset({"max_tokens", "model_context_window_exceeded"})
 REFUSED = "refusal"
 
-Effort = Literal["low", "medium", "high", "xhigh", "max"]
 OnText = Callable[[str], None]
 """Called with each fragment as it streams in (prose and tool input alike): for a progress display, nothing else."""
 
@@ -61,13 +63,7 @@ def _require_text(text: str) -> str:
     return text
 
 
-class Frozen(BaseModel):
-    """Base of the records here: immutable, no unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-
-class Message(Frozen):
+class Message(Record):
     """One turn after the task."""
 
     role: Literal["user", "assistant"]
@@ -76,7 +72,7 @@ class Message(Frozen):
     _text = field_validator("text")(_require_text)
 
 
-class Request(Frozen):
+class Request(Record):
     """One call of a model."""
 
     system: str
@@ -111,7 +107,7 @@ class Request(Frozen):
         return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-class Price(Frozen):
+class Price(Record):
     """US dollars per million tokens, with the factors for the prompt cache."""
 
     input: float = Field(ge=0)
@@ -121,7 +117,7 @@ class Price(Frozen):
     read: float = 0.1
 
 
-class Usage(Frozen):
+class Usage(Record):
     """Tokens of one reply, in the classes that are billed differently. `input_tokens` excludes everything cached."""
 
     input_tokens: int = Field(default=0, ge=0)
@@ -155,7 +151,7 @@ class Usage(Frozen):
         return Usage(**{name: getattr(self, name) + getattr(other, name) for name in type(self).model_fields})
 
 
-class Submission(Frozen):
+class Submission(Record):
     """A kernel that somebody wants judged."""
 
     source: str
@@ -175,7 +171,7 @@ class Submission(Frozen):
         return source
 
 
-class Problem(Frozen):
+class Problem(Record):
     """Why a reply holds no submission."""
 
     kind: ProblemKind
@@ -185,14 +181,14 @@ class Problem(Frozen):
     _text = field_validator("message")(_require_text)
 
 
-class StopDetails(Frozen):
+class StopDetails(Record):
     """What the provider said about a refusal."""
 
     category: str | None = None
     explanation: str | None = None
 
 
-class Reply(Frozen):
+class Reply(Record):
     """What came back from one call."""
 
     text: str

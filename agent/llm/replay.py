@@ -22,17 +22,18 @@ from typing import Any, TypeVar
 from pydantic import Field, ValidationError
 
 from ..errors import RecordingExhausted, RecordingInvalid, RecordingMissing
-from .protocol import Frozen, OnText, Reply, Request, estimate_tokens
+from ..records import Record
+from .protocol import OnText, Reply, Request, estimate_tokens
 
 BUNDLED = Path(__file__).parent.parent / "recordings"
 """Where the recordings that come with the tool are."""
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
-_Record = TypeVar("_Record", bound=Frozen)
+_RECORD = TypeVar("_RECORD", bound=Record)
 _ROUND_FILE = re.compile(r"(\d{3,})\.json")
 
 
-class RecordingInfo(Frozen):
+class RecordingInfo(Record):
     """`recording.json`."""
 
     task: str
@@ -188,7 +189,7 @@ def _read(path: Path) -> Any:
         ) from error
 
 
-def _parse(kind: type[_Record], path: Path) -> _Record:
+def _parse(kind: type[_RECORD], path: Path) -> _RECORD:
     document = _read(path)
     try:
         return kind.model_validate_json(json.dumps(document))

@@ -29,11 +29,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from ..errors import ProviderMisused, ScriptExhausted
+from ..records import Record
 from .extract import read_reply, read_tool
 from .protocol import (
     REFUSED,
     TRUNCATED,
-    Frozen,
     OnText,
     Problem,
     Reply,
@@ -49,7 +49,7 @@ SCRIPTED_MODEL = "scripted"
 _MARKER = re.compile(r"^[ \t]*(?:#|<!--)?[ \t]*-{3,}[ \t]*reply[ \t]*-{3,}[ \t]*(?:-->)?[ \t]*$", re.MULTILINE)
 
 
-class ScriptedReply(Frozen):
+class ScriptedReply(Record):
     """One object of a JSON script."""
 
     text: str = ""

@@ -14,10 +14,10 @@ from __future__ import annotations
 import datetime
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from ..llm.protocol import ProblemKind, Usage
-from ..records import GateName, Status
+from ..records import GateName, Record, Status
 
 StopReason = Literal[
     "goal",
@@ -41,11 +41,7 @@ found out on this machine (a required gate, or speed)."""
 Action = Literal["ask", "retry", "retry_plainly", "repair", "optimise", "judge_again", "stop"]
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-
-class Decision(_Record):
+class Decision(Record):
     """What is done next. `stop` is set exactly for the action of that name."""
 
     action: Action
@@ -53,7 +49,7 @@ class Decision(_Record):
     stop: StopReason | None = None
 
 
-class _Event(_Record):
+class _Event(Record):
     at: datetime.datetime | None = None
     """Set by the store."""
     elapsed_s: float = Field(default=0.0, ge=0)
@@ -253,7 +249,7 @@ EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 """Reads a line of `events.jsonl`."""
 
 
-class Best(_Record):
+class Best(Record):
     """The best attempt so far: a pass before any failure, then the faster, then the one that got further."""
 
     call: int
@@ -265,7 +261,7 @@ class Best(_Record):
     floor_fraction: float | None = None
 
 
-class KeptKernel(_Record):
+class KeptKernel(Record):
     """Where the best passing kernel is."""
 
     id: str
@@ -273,7 +269,7 @@ class KeptKernel(_Record):
     same_program: bool
 
 
-class Summary(_Record):
+class Summary(Record):
     """The last word of a run."""
 
     schema_name: Literal["coda-agent/summary/1"] = Field(default="coda-agent/summary/1", alias="schema")
@@ -302,7 +298,7 @@ class Summary(_Record):
     error: dict[str, str] | None = None
     """code, message and hint of what stopped the run, where it was an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(populate_by_name=True)
 
     @property
     def exit_code(self) -> int:

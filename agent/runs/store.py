@@ -34,7 +34,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from ..errors import RunDamaged, RunLocked, UnknownRun
 from ..files import append_line, read_lines, write_text
 from ..llm.protocol import Reply, Request, Submission
-from ..records import Environment, Verdict
+from ..records import Environment, Record, Verdict
 from ..settings import Settings
 from .events import EVENT, Event, Summary
 
@@ -43,10 +43,10 @@ _NUMBERED = re.compile(r"(\d{3,})")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
-class RunInfo(BaseModel):
+class RunInfo(Record):
     """`run.json`: what is fixed for the whole run."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(populate_by_name=True)
 
     schema_name: Literal["coda-agent/run/1"] = Field(default="coda-agent/run/1", alias="schema")
     id: str

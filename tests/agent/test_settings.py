@@ -12,7 +12,7 @@ import pytest
 
 from agent import settings
 from agent.errors import SettingsInvalid
-from agent.settings import Settings, load, truthy, unknown_variables
+from agent.settings import Settings, load, unknown_variables
 
 pytestmark = pytest.mark.null
 
@@ -146,11 +146,6 @@ def test_bad_values_name_variable_and_value(monkeypatch: pytest.MonkeyPatch, var
 def test_no_means_no(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("CODA_AGENT_PROGRESS", value)
     assert load().progress is False
-    assert truthy(value) is False
-
-
-def test_truthy() -> None:
-    assert [truthy(text) for text in ("1", "yes", "true", "2", "x", "", " ")] == [True] * 5 + [False] * 2
 
 
 def test_empty_variables_are_unset(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from agent.llm.extract import defines_kernel, read_reply, read_tool
 from agent.llm.protocol import MAX_SOURCE_BYTES, Problem, Submission
+from agent.verify import static
 
 pytestmark = pytest.mark.null
 
@@ -108,6 +109,11 @@ def test_nothing_is_taken_from_a_truncated_reply() -> None:
     problem = read_reply(f"draft:\n{block(GOOD)}\nbetter:\n```python\nimport co", truncated=True)
     assert isinstance(problem, Problem)
     assert problem.kind == "truncated"
+
+
+def test_the_largest_source_is_the_largest_that_the_judge_reads() -> None:
+    """Providers and judge know nothing of each other: two figures, held equal here."""
+    assert MAX_SOURCE_BYTES == static.MAX_BYTES
 
 
 def test_a_reply_full_of_fences_is_bounded() -> None:
