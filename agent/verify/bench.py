@@ -5,7 +5,7 @@
     race      the part that knows nothing of GPUs: variants, a clock, a comparison, a word
 
 Per shape: several sets of inputs are rotated, so that no call sees the inputs of the one before; the outputs of timed calls are
-kept for rounds drawn afterwards and compared with the reference; the floor comes from the plain GEMM and a copy measured in
+kept for rounds drawn afterwards and compared with the reference; a peer whose output is wrong does not race; the floor comes from the plain GEMM and a copy measured in
 the same run. A kernel that is wrong after timing fails here whatever it was before. The word is about the best peer:
 PASS (faster on some shape, slower on none), SLOWER, NO_DIFFERENCE, or SUSPECT, which a person has to look at.
 """
@@ -23,7 +23,7 @@ from coda.backends import registry
 from coda.bench import peers
 from coda.bench.record import BenchRecord, Compared, environment, measured
 from coda.bench.roofline import Floor, Rates, copy_bandwidth, device_copy, suspicion
-from coda.bench.timing import Clock, CudaClock, GpuBusy, gpu_lock, measure
+from coda.bench.timing import Clock, CudaClock, measure
 from coda.errors import CodaError
 from coda.kernel import from_json
 from coda.numerics import within
@@ -33,14 +33,17 @@ from coda.tune import choose
 from ..records import GateRecord, Status
 from ..task import Dims, Task, lengths
 from . import inputs as draws
+from .blame import blame, described, trusted
 from .numerics import Case, expected
-from .runner import problems
+from .runner import in_turn, own, problems
 from .subject import Subject, load_task
 
 if TYPE_CHECKING:
     from .judge import Run as Judgement
 
 DTYPE = "bfloat16"
+CANDIDATE = "candidate"
+"""The author of what is judged: the judge does not know whose it is, what keeps the kernel does."""
 SETS = 3
 """Input sets that calls rotate through."""
 AUDITS = 4
@@ -51,6 +54,8 @@ Variant = Callable[[Mapping[str, Any]], Tensors]
 """Inputs by name in, outputs by name out."""
 Check = Callable[[int, Tensors], str | None]
 """(input set, outputs) -> what is wrong with them, or None."""
+Answer = tuple[Status, str, BenchRecord | None]
+"""The word for one shape, why, and the record where there is one."""
 
 
 @dataclass(frozen=True)
@@ -66,20 +71,20 @@ class Race:
     """Peers that compete."""
     ceiling: Variant | None
     """The GEMM alone."""
-    author: str
     flops: int
     traffic: int
     bandwidth: float
     absent: Mapping[str, str]
     configs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    gpu: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """What the numbers depend on besides the kernel."""
 
 
 def race(
-    race: Race, sets: Sequence[Mapping[str, Any]], check: Check, clock: Clock, *, rounds: int, seed: int
-) -> tuple[Status, str, BenchRecord | None]:
+    contest: Race, sets: Sequence[Mapping[str, Any]], check: Check, clock: Clock, *, rounds: int, seed: int
+) -> Answer:
     """Time everything, audit the kernels' timed outputs, and say the word for this shape."""
-    kept: dict[str, dict[int, Tensors]] = {name: {} for name in race.kernels}
+    kept: dict[str, dict[int, Tensors]] = {name: {} for name in contest.kernels}
     rng = random.Random(seed)
     chosen = set(rng.sample(range(rounds), min(AUDITS, rounds)))  # the kernel cannot know which
 
@@ -91,38 +96,38 @@ def race(
 
         return call
 
-    everything = {**race.kernels, **race.others, **({"cublas": race.ceiling} if race.ceiling else {})}
+    everything = {**contest.kernels, **contest.others, **({"cublas": contest.ceiling} if contest.ceiling else {})}
     timings = measure({n: call_of(n, v) for n, v in everything.items()}, clock, rounds=rounds, seed=seed)
     audits = sorted((at % len(sets), at, name) for name, outputs in kept.items() for at in outputs)
     for which, at, name in audits:
         wrong = check(which, kept[name][at])
         if wrong:
             return Status.WRONG_VALUES, f"an output of a timed call of {name} is wrong: {wrong}", None
-    best = min(race.kernels, key=lambda n: timings.summary(n).median)
-    against = [(n, timings.compare(best, n)) for n in race.others]
-    fastest = min((timings.summary(n).median for n in race.others), default=None)
-    gemm = race.flops / timings.summary("cublas").median if race.ceiling and race.flops else None
-    floor = Floor.of_numbers(race.flops if gemm else 0, race.traffic, Rates(gemm or 1.0, race.bandwidth))
-    doubt = suspicion(timings.summary(best).median, floor, gpu=race.gpu, best_peer=fastest)
-    authors = dict.fromkeys(race.kernels, race.author) | {
-        n: peers.PEERS[n].author if n in peers.PEERS else "human" for n in (*race.others, "cublas")
+    best = min(contest.kernels, key=lambda n: timings.summary(n).median)
+    against = [(n, timings.compare(best, n)) for n in contest.others]
+    fastest = min((timings.summary(n).median for n in contest.others), default=None)
+    gemm = contest.flops / timings.summary("cublas").median if contest.ceiling and contest.flops else None
+    floor = Floor.of_numbers(contest.flops if gemm else 0, contest.traffic, Rates(gemm or 1.0, contest.bandwidth))
+    doubt = suspicion(timings.summary(best).median, floor, gpu=contest.environment.get("gpu", ""), best_peer=fastest)
+    authors = dict.fromkeys(contest.kernels, CANDIDATE) | {
+        n: peers.PEERS[n].author if n in peers.PEERS else "human" for n in (*contest.others, "cublas")
     }
     record = BenchRecord(
-        task=race.task,
-        program_digest=race.program_digest,
-        dims=dict(race.dims),
+        task=contest.task,
+        program_digest=contest.program_digest,
+        dims=dict(contest.dims),
         dtype=DTYPE,
         verified=True,
         kernel=best,
-        measured=measured(timings, authors, race.configs),
+        measured=measured(timings, authors, contest.configs),
         compared=tuple(Compared(n, r.ratio, r.low, r.high, r.word) for n, r in against),
         noise_floor=timings.floor,
         floor=floor,
-        bandwidth=race.bandwidth,
+        bandwidth=contest.bandwidth,
         gemm_flops=gemm,
         suspicion=doubt,
-        absent=dict(race.absent),
-        environment={"gpu": race.gpu},
+        absent=dict(contest.absent),
+        environment=dict(contest.environment),
         protocol={
             "rounds": rounds,
             "seed": seed,
@@ -164,12 +169,12 @@ def gate(run: Judgement) -> GateRecord:
         shapes=[dict(s) for s in run.options.bench_shapes],
         peers=list(run.options.bench_peers),
         rounds=run.options.bench_rounds,
-        wait_s=run.limits.bench_s * 0.25,
+        wait_s=run.limits.wait_s,
     )
     outcome = run.call(
         "agent.verify.bench:work",
         payload,
-        timeout_s=run.limits.bench_s,
+        timeout_s=run.limits.bench_s + run.limits.wait_s,
         env={"TRITON_INTERPRET": None},
         memory_mb=run.limits.memory_mb,
     )
@@ -177,19 +182,10 @@ def gate(run: Judgement) -> GateRecord:
 
 
 def work(payload: dict[str, Any]) -> dict[str, Any]:
-    """{"program", "task", "seed", "schedule", "backends", "shapes", "peers", "rounds"} -> status, reason, evidence with the records."""
+    """{"program", "task", "seed", "schedule", "backends", "shapes", "peers", "rounds", "wait_s"} -> status, reason, evidence
+    with the records."""
     torch.backends.cuda.matmul.allow_tf32 = False
-    try:
-        with gpu_lock(_device(), timeout_s=payload["wait_s"]):
-            return _measure(payload)
-    except GpuBusy as error:
-        return {"status": "INFRA_ERROR", "reason": str(error), "evidence": {"waited_s": payload["wait_s"]}}
-
-
-def _device() -> int | str:
-    """What tells this GPU from others whatever its index in this process."""
-    index = torch.cuda.current_device()
-    return str(getattr(torch.cuda.get_device_properties(index), "uuid", index))
+    return in_turn(lambda: _measure(payload), wait_s=payload["wait_s"])
 
 
 def _measure(payload: Mapping[str, Any]) -> dict[str, Any]:
@@ -199,20 +195,21 @@ def _measure(payload: Mapping[str, Any]) -> dict[str, Any]:
     copy, moved = device_copy()
     bandwidth = copy_bandwidth(clock, copy, moved)
     del copy
+    around = environment()
     words: list[Status] = []
     said: list[dict[str, Any]] = []
     shapes: list[Dims] = payload["shapes"] or [s.dims for s in task.shapes_of("benchmark")]
     for at, dims in enumerate(shapes):
         seed = draws.subseed(payload["seed"], at) % 2**31
-        with torch.no_grad():
-            word, reason, record = _shape(task, subject, dims, payload, clock, bandwidth, seed)
+        word, reason, record = _blamed(
+            lambda dims=dims, seed=seed: _shape(task, subject, dims, payload, clock, bandwidth, seed, around)  # type: ignore[misc]
+        )
         words.append(word)
-        found = {**environment(), **(record.environment if record else {})}
-        shown = None if record is None else {**_plain(record), "environment": found}
+        shown = None if record is None else _plain(record)
         said.append({"dims": dict(dims), "status": str(word), "reason": reason, "record": shown})
-        torch.cuda.empty_cache()
         if word.refuses and word is not Status.SUSPECT:
             break
+        torch.cuda.empty_cache()
     status = together(words)
     told = next((s for s in said if s["status"] == str(status)), said[0])
     return {
@@ -220,6 +217,18 @@ def _measure(payload: Mapping[str, Any]) -> dict[str, Any]:
         "reason": "" if status is Status.PASS else told["reason"],
         "evidence": {"shapes": said},
     }
+
+
+def _blamed(measure_one: Callable[[], Answer]) -> Answer:
+    """A shape's answer. What the task or the machine does wrong is its word; what is not theirs is raised."""
+    try:
+        with torch.no_grad():
+            return measure_one()
+    except Exception as error:
+        whose = blame(error)
+        if whose is None:
+            raise
+        return whose, described(error)[:1000], None
 
 
 def _plain(record: BenchRecord) -> dict[str, Any]:
@@ -230,9 +239,17 @@ def _plain(record: BenchRecord) -> dict[str, Any]:
 
 
 def _shape(
-    task: Task, subject: Subject, dims: Dims, payload: Mapping[str, Any], clock: Clock, bandwidth: float, seed: int
-) -> tuple[Status, str, BenchRecord | None]:
-    sets = [draws.draw(task, dims, seed=draws.subseed(seed, i), dtype=DTYPE, device="cuda") for i in range(SETS)]
+    task: Task,
+    subject: Subject,
+    dims: Dims,
+    payload: Mapping[str, Any],
+    clock: Clock,
+    bandwidth: float,
+    seed: int,
+    around: Mapping[str, str],
+) -> Answer:
+    with trusted(f"drawing the inputs of {task.id}"):
+        sets = [draws.draw(task, dims, seed=draws.subseed(seed, i), dtype=DTYPE, device="cuda") for i in range(SETS)]
     kernels, configs, absent = _kernels(subject, payload, sets[0])
     if not kernels:
         return Status.RUNTIME_ERROR, "; ".join(f"{n}: {why}" for n, why in absent.items()), None
@@ -245,7 +262,7 @@ def _shape(
     roles = {i.role: i.name for i in task.inputs}
     a_b = (roles["a"], roles["b"]) if {"a", "b"} <= roles.keys() else None
     setting = peers.Setting(task.id, task.baseline, sets[0], gemms, a_b)
-    others, ceiling = _peers(task, setting, sets[0], absent, payload.get("peers") or ())
+    others, ceiling = _peers(task, setting, check, absent, payload.get("peers") or ())
     contest = Race(
         task=task.id,
         program_digest=subject.program.digest,
@@ -253,13 +270,12 @@ def _shape(
         kernels=kernels,
         others=others,
         ceiling=ceiling,
-        author="candidate",
         flops=sum(2 * m * n * k for m, n, k in gemms),
         traffic=_traffic(task, dims),
         bandwidth=bandwidth,
         absent=absent,
         configs=configs,
-        gpu=torch.cuda.get_device_name(),
+        environment=around,
     )
     return race(contest, sets, check, clock, rounds=payload["rounds"], seed=seed)
 
@@ -290,7 +306,7 @@ def _kernels(
     schedule = Schedule.from_dict(payload["schedule"]) if payload["schedule"] else None
     kernel = from_json(payload["program"])
     for name in payload["backends"] or [n for n in registry.MODULES if n != "reference"]:
-        theirs = schedule if schedule is not None and schedule.backend == name else None
+        theirs = next((s for part in subject.parts if (s := own(schedule, name, part))), None)
         for label, config in {name: None, **({f"{name}, author's schedule": theirs} if theirs else {})}.items():
             try:
                 ready = registry.get(name).available()
@@ -299,7 +315,7 @@ def _kernels(
                     continue
                 variant = _caller(kernel, subject, name, config)
                 variant(inputs)
-                torch.cuda.synchronize()
+                _synchronize()
                 configs[label] = _schedules(subject, inputs, name, config)
             except CodaError as error:
                 absent[label] = str(error)[:500]
@@ -320,16 +336,15 @@ def _schedules(subject: Subject, inputs: Mapping[str, Any], backend: str, config
     arch = "sm_{}{}".format(*torch.cuda.get_device_capability())
     found: dict[str, Any] = {}
     for part, problem in problems(subject, inputs, arch):
-        chosen = config if config is not None and part.kind == "epilogue" else None
-        found[part.name] = choose(part, problem, backend, chosen)[1].to_dict()
+        found[part.name] = choose(part, problem, backend, own(config, backend, part))[1].to_dict()
     return found
 
 
 def _peers(
-    task: Task, setting: peers.Setting, inputs: Mapping[str, Any], absent: dict[str, str], wanted: Sequence[str]
+    task: Task, setting: peers.Setting, check: Check, absent: dict[str, str], wanted: Sequence[str]
 ) -> tuple[dict[str, Variant], Variant | None]:
-    """Every ready peer (of those wanted, if any are named; the ceiling always), warmed up; the others are in `absent` with
-    the reason."""
+    """Every ready peer (of those wanted, if any are named; the ceiling always), warmed up and, if it competes, as right as a
+    kernel must be; the others are in `absent` with the reason."""
     found: dict[str, Variant] = {}
     ceiling: Variant | None = None
     for entry in peers.lineup(task.id, task.peers, gemms=task.gemms):
@@ -343,16 +358,26 @@ def _peers(
         try:
             variant: Variant = peers.build(name, setting)
             for _ in range(2):
-                variant(inputs)
-            torch.cuda.synchronize()
+                out = variant(setting.inputs)
+            _synchronize()
+            wrong = check(0, out) if entry.peer.competes else None
         except Exception as error:
             absent[name] = f"failed: {type(error).__name__}: {str(error)[:300]}"
+            continue
+        if wrong:
+            absent[name] = f"wrong: {wrong}"
             continue
         if entry.peer.competes:
             found[name] = variant
         else:
             ceiling = variant
     return found, ceiling
+
+
+def _synchronize() -> None:
+    """Errors of a launch show when the device is waited for."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 def _checker(task: Task, dims: Dims, sets: Sequence[Mapping[str, Any]], seed: int) -> Check:
@@ -364,11 +389,11 @@ def _checker(task: Task, dims: Dims, sets: Sequence[Mapping[str, Any]], seed: in
             known.clear()
             case = Case("benchmark", dims, DTYPE, "normal", draws.subseed(seed, at))
             known[at] = expected(task, case, sets[at])
-        right, trusted, noise = known[at]
+        right, today, noise = known[at]
         length = max(dims.values())
         for o in task.outputs:
             name = o.name
-            found = within(out[name], trusted[name], right[name], working=DTYPE, noise=noise[name], length=length)
+            found = within(out[name], today[name], right[name], working=DTYPE, noise=noise[name], length=length)
             if not found.ok:
                 return f"output {name!r} ({found.why}, {found.bad_blocks} of {found.blocks} blocks)"
         return None

@@ -1,6 +1,7 @@
 """Gate `compile`: does it become a kernel for the target, and what does that kernel use?
 
     gate    every fused backend in a worker of its own, with its own time limit
+    target  the architecture that it compiles for
     work    the worker's entry: every program of the candidate, compiled ahead of time for the architecture
 
 Needs no GPU. Problems are those of the task's first smoke and first benchmark shape in bf16 (made on meta tensors, so that a
@@ -24,13 +25,15 @@ from coda.program import EpilogueProgram
 from ..records import GateRecord, Status
 from ..task import Dims, Input, Task, lengths
 from .inputs import input_dtype
-from .runner import problems
+from .runner import own, problems
 from .subject import Subject, load_task
 
 if TYPE_CHECKING:
     from .judge import Run as Judgement
 
 DTYPE = "bfloat16"
+DEFAULT_ARCH = "sm_90"
+"""Where no architecture was asked for and there is no GPU."""
 
 
 def gate(run: Judgement) -> GateRecord:
@@ -38,9 +41,10 @@ def gate(run: Judgement) -> GateRecord:
     from .judge import from_worker
 
     names = run.options.backends or tuple(n for n in registry.MODULES if n != "reference")
+    run.arch = target(run)
     said: dict[str, GateRecord] = {}
     for name in names:
-        payload = run.payload("compile", backend=name, arch=run.options.arch)
+        payload = run.payload("compile", backend=name, arch=run.arch)
         env = {"TRITON_INTERPRET": None}  # the interpreter and compiling exclude each other
         outcome = run.call(
             "agent.verify.compile:work",
@@ -50,7 +54,17 @@ def gate(run: Judgement) -> GateRecord:
             memory_mb=run.limits.memory_mb,
         )
         said[name] = from_worker("compile", outcome)
-    return _together(said, run.options.arch)
+    return _together(said, run.arch)
+
+
+def target(run: Judgement) -> str:
+    """The architecture that was asked for, else that of the GPU on which the later gates run, else the default one."""
+    from .judge import gpu
+
+    if run.options.arch is not None:
+        return run.options.arch
+    health = gpu(run)
+    return (health.arch if health is not None else None) or DEFAULT_ARCH
 
 
 def _together(said: Mapping[str, GateRecord], arch: str) -> GateRecord:
@@ -113,11 +127,7 @@ def work(payload: dict[str, Any]) -> dict[str, Any]:
     built: list[dict[str, Any]] = []
     for where, dims in shapes(task).items():
         for part, problem in problems(subject, example_inputs(task, dims, DTYPE), payload["arch"]):
-            mine = (
-                schedule
-                if schedule is not None and schedule.backend == backend.name and part.kind == "epilogue"
-                else None
-            )
+            mine = own(schedule, backend.name, part)
             built.append({"shape": where, **_build(backend, part, problem, mine, payload["arch"])})
     programs = {b["program"]: all(x["status"] == "PASS" for x in built if x["program"] == b["program"]) for b in built}
     bad = next((b for b in built if b["status"] != "PASS"), None)

@@ -165,7 +165,7 @@ def _angles(shape: Shape, dims: Dims, generator: torch.Generator) -> torch.Tenso
 
 def _frequencies(shape: Shape, dims: Dims, generator: torch.Generator) -> torch.Tensor:
     length = shape[-1] if shape else 1
-    scale, power = torch.rand(2, generator=generator, dtype=torch.float64)
+    scale, power = torch.rand(2, generator=generator, dtype=torch.float64).unbind()
     falling = 10.0 ** (-(3 + 3 * power) * torch.arange(length, dtype=torch.float64) / max(length, 1))
     return (falling * (0.5 + scale)).expand(shape).clone()
 

@@ -2,7 +2,7 @@
 
     verdict = judge(source, task)              # static, trace, algebra, compile, numerics, bench
     Limits      seconds of every gate
-    Options     which gates, target architecture, dtypes, an author's schedule
+    Options     which gates, target architecture, backends, an author's schedule, what is raced
     Progress    what `on_progress` hears: a gate starts, a gate has ended with its record
 
 The first gate that refuses ends it; later ones are NOT_RUN and say which gate stopped them. `judge` never raises for anything a
@@ -42,6 +42,8 @@ class Limits(Record):
     """Per backend."""
     numerics_s: float = Field(default=300.0, gt=0)
     bench_s: float = Field(default=600.0, gt=0)
+    wait_s: float = Field(default=150.0, ge=0)
+    """Of waiting until no other process of ours uses the GPU; comes on top of what a gate may take."""
     health_s: float = Field(default=60.0, gt=0)
     """Of the probe that decides whether a GPU can be used."""
     memory_mb: int | None = None
@@ -53,8 +55,8 @@ class Options(Record):
 
     gates: tuple[GateName, ...] = GATES  # type: ignore[assignment]
     """The others are NOT_RUN with the reason "not asked for"."""
-    arch: str = "sm_90"
-    """What `compile` compiles for where there is no GPU."""
+    arch: str | None = None
+    """What `compile` compiles for; None: the GPU that the later gates run on, sm_90 where there is none."""
     backends: tuple[str, ...] = ()
     """Fused backends to try; empty: all that there are."""
     schedule: dict[str, JsonValue] | None = None
@@ -91,6 +93,11 @@ class Run:
     limits: Limits
     seeds: dict[str, int]
     gpu: str | None = None
+    """Name of the one that gates have used."""
+    arch: str | None = None
+    """What `compile` has compiled for."""
+    health: GpuHealth | None = None
+    """Of the GPU before anything has run on it."""
     program_json: str | None = None
     subject: Subject | None = None
     schedule: Schedule | None = None
@@ -188,7 +195,7 @@ def _verdict(run: Run, sha: str, records: Sequence[GateRecord]) -> Verdict:
         first_failure=failed,
         seeds={name: seed for name, seed in run.seeds.items() if name in ran},
         schedule=run.options.schedule if run.schedule else None,
-        environment=Environment.here(gpu=run.gpu, arch=run.options.arch),
+        environment=Environment.here(gpu=run.gpu, arch=run.arch),
         created=datetime.datetime.now(datetime.UTC),
     )
 
@@ -209,19 +216,10 @@ def _static(run: Run) -> GateRecord:
     return GateRecord(name="static", status=Status(report.status), reason=reason, evidence=evidence)
 
 
-def operand_dtypes(task: Task) -> dict[str, str]:
-    """ "int" or "float" of every tensor that a kernel names as a parameter."""
-    return {
-        i.name: "int" if i.dtype == "int64" else "float"
-        for i in task.inputs
-        if i.role not in ("a", "b") and i.default is None
-    }
-
-
 def _trace(run: Run) -> GateRecord:
     """Run the source once, then compare the program's interface with the task's."""
     limits = tracer.TraceLimits(wall_s=run.limits.trace_s)
-    outcome = tracer.trace(run.source, operand_dtypes=operand_dtypes(run.task), limits=limits)
+    outcome = tracer.trace(run.source, operand_dtypes=run.task.operand_dtypes(), limits=limits)
     ending = outcome.evidence.ending
     used = {
         "seconds": ending.seconds,
@@ -278,15 +276,14 @@ _NO_GPU: list[GpuHealth] = []
 
 
 def gpu(run: Run) -> GpuHealth | None:
-    """Whether a GPU may and can be used now; None where it may not."""
+    """Whether a GPU may and can be used, probed once per judgement; None where it may not."""
     if not run.options.device:
         return None
-    if _NO_GPU:
-        return _NO_GPU[0]
-    health = gpu_health(run.limits.health_s)
-    if health.state == "no GPU":
-        _NO_GPU.append(health)
-    return health
+    if run.health is None:
+        run.health = _NO_GPU[0] if _NO_GPU else gpu_health(run.limits.health_s)
+        if run.health.state == "no GPU" and not _NO_GPU:
+            _NO_GPU.append(run.health)
+    return run.health
 
 
 def probed(run: Run, record: GateRecord, outcome: WorkerOutcome) -> GateRecord:

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
+from coda.numerics import ALIKE
+
 from ..task import Dims
 
-CLOSE = 1e-6
-"""Two results are the same, as far as naming a mistake goes."""
 TILES = (256, 128, 64, 32, 16)
 
 
@@ -48,7 +48,7 @@ def describe(
     outputs: Mapping[str, torch.Tensor] | None = None,
     dims: Dims | None = None,
     name: str = "",
-    tolerance: float = CLOSE,
+    tolerance: float = ALIKE,
 ) -> Pattern:
     """The first pattern that fits. `tolerance` is larger for results in a short dtype."""
     if got.shape != right.shape:

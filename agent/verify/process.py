@@ -30,7 +30,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -108,6 +108,39 @@ class Ending(Frozen):
     """Processes that no signal ended in time: a wedged driver."""
     stdout: Captured = Captured()
     stderr: Captured = Captured()
+
+
+class BadEnd(NamedTuple):
+    """Why a child's answer does not count, whatever it said: a word of the judge, a stable code, a sentence."""
+
+    status: Literal["TIMEOUT", "CRASH", "INFRA_ERROR"]
+    code: str
+    message: str
+
+
+def bad_end(ending: Ending, limits: Limits, *, cpu_s: float | None = None) -> BadEnd | None:
+    """None where the child ended by itself with exit code 0. `cpu_s` is a limit that the child has set itself."""
+    killed: dict[str, BadEnd] = {
+        "timeout": BadEnd("TIMEOUT", "wall-limit", f"no answer within the time limit of {limits.wall_s:g} s"),
+        "output": BadEnd("CRASH", "output-limit", f"more than {limits.output_mb:g} MB were printed"),
+        "memory": BadEnd("CRASH", "memory-limit", f"more than {limits.memory_mb} MB were used by the process and its children"),
+        "answer": BadEnd("CRASH", "answer-limit", f"the answer is larger than {limits.answer_bytes} bytes"),
+        "watchdog-lost": BadEnd("INFRA_ERROR", "watchdog-lost", "the watchdog process was killed"),
+        "closed": BadEnd("INFRA_ERROR", "closed", "the judge ended the process before it had answered"),
+    }  # fmt: skip
+    if ending.killed:
+        return killed[ending.killed]
+    if cpu_s is not None and (
+        ending.signal == "SIGXCPU" or (ending.signal == "SIGKILL" and ending.cpu_s >= 0.9 * cpu_s)
+    ):
+        return BadEnd("TIMEOUT", "cpu-limit", f"more than {cpu_s:g} s of CPU time were used")
+    if ending.signal:
+        return BadEnd("CRASH", ending.signal, f"the process was ended by {ending.signal}")
+    if ending.exit_code == 127 and "cannot start" in ending.stderr.head:
+        return BadEnd("INFRA_ERROR", "not-started", ending.stderr.head[:300])
+    if ending.exit_code:
+        return BadEnd("CRASH", "exit-code", f"the process ended with exit code {ending.exit_code}")
+    return None
 
 
 class HeadTail:

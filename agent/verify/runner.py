@@ -3,10 +3,13 @@
 Runner    (inputs) -> outputs; each program of a plan gets its outputs from the judge's own allocator
 Buffers   such an allocator: poisoned, guarded, and able to say what was written outside
 problems  the Problem of every program of a plan at some inputs, on meta tensors: nothing is computed
+own       an author's schedule, where it is meant for a program on a backend
+in_turn   a gate's work while no other process of ours uses the GPU
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -14,6 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from coda.backends.registry import Artifact, Backend
+from coda.bench.timing import GpuBusy, current_gpu, gpu_lock
 from coda.binding import bind
 from coda.plan import Plan, execute
 from coda.problem import Problem, Schedule, compute_dtype
@@ -87,11 +91,26 @@ class Runner:
         """Compiled for this process, once."""
         key = (part.digest, problem)
         if key not in self._artifacts:
-            fits = self.schedule is not None and self.schedule.backend == self.backend.name and part.kind == "epilogue"
-            schedule = self.schedule if fits else self.backend.default_schedule(part, problem)
-            assert schedule is not None
+            schedule = own(self.schedule, self.backend.name, part) or self.backend.default_schedule(part, problem)
             self._artifacts[key] = self.backend.compile(part, problem, schedule, None)
         return self._artifacts[key]
+
+
+def own(schedule: Schedule | None, backend: str, part: EpilogueProgram) -> Schedule | None:
+    """The schedule where it applies: it names the backend, and pointwise programs have none."""
+    applies = schedule is not None and schedule.backend == backend and part.kind == "epilogue"
+    return schedule if applies else None
+
+
+def in_turn(do: Callable[[], dict[str, Any]], *, wait_s: float) -> dict[str, Any]:
+    """`do` while holding the current GPU's lock; INFRA_ERROR where it cannot be had within `wait_s` seconds."""
+    device = current_gpu()
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(gpu_lock(device, timeout_s=wait_s))
+        except GpuBusy as error:
+            return {"status": "INFRA_ERROR", "reason": str(error), "evidence": {"waited_s": wait_s}}
+        return do()
 
 
 def problems(subject: Subject, inputs: Mapping[str, Any], arch: str | None) -> list[tuple[EpilogueProgram, Problem]]:

@@ -11,8 +11,6 @@ process instead of a worker each and stop after `algebra`; the full mode runs ev
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import pathlib
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +19,7 @@ from typing import Any
 import torch
 from pydantic import Field
 
+import examples_curated
 from coda.backends import registry
 from coda.bench.timing import Sample
 
@@ -28,6 +27,7 @@ from ..records import REQUIRED, GateName, GateRecord, Record, Status
 from ..task import Task, cards, load
 from . import exploits, tracer
 from .bench import Race, race
+from .blame import blame
 from .exploits import ABSENT, RUNNERS, SOURCES, TASK, UNSAFE, Source
 from .judge import Limits, Options, judge
 from .numerics import Case, cases, check
@@ -128,7 +128,8 @@ def in_process(function: str, payload: Mapping[str, Any], *, timeout_s: float, *
         result: dict[str, Any] = getattr(importlib.import_module(module), attribute)(dict(payload))
     except Exception as error:
         wrong = WorkerError(code=type(error).__name__, message=str(error))
-        return WorkerOutcome(status="RUNTIME_ERROR", error=wrong, seconds=time.monotonic() - started)
+        word: Any = str(blame(error) or "RUNTIME_ERROR")
+        return WorkerOutcome(status=word, error=wrong, seconds=time.monotonic() - started)
     return WorkerOutcome(status="PASS", result=result, seconds=time.monotonic() - started)
 
 
@@ -163,7 +164,7 @@ def _source_row(source: Source, task: Task, quick: bool) -> Row:
 
 def _fp8_row(source: Source, task: Task) -> Row:
     """A program that only rounding can show, on the reference backend in place of a compiled one."""
-    report = check(task, _reference_run(source.text, task), _few(task), device="cpu", seconds=30)
+    report = check(task, _reference_run(source.text, task), _cases(task), device="cpu", seconds=30)
     caught = report.status.refuses
     return Row(
         id=source.id, title=source.title, expected="numerics", gate="numerics" if caught else "", status=str(report.status),
@@ -197,13 +198,13 @@ def _reference_run(text: str, task: Task) -> Runner:
     return Runner(Subject.read(outcome.program_json, task), registry.get("reference"))
 
 
-def _few(task: Task) -> Iterator[Case]:
-    """A few cases of the numerics gate: three sizes, two dtypes, all distributions once."""
+def _cases(task: Task) -> Iterator[Case]:
+    """The numerics gate's own cases where there is no GPU, drawn freshly."""
     return cases(task, random.SystemRandom().randrange(2**60), device="cpu")
 
 
 def _runner_row(task: Task, id_: str, title: str, kind: type[exploits.Wrapped], words: tuple[str, ...]) -> Row:
-    report = check(task, kind(_reference_run(exploits.HONEST, task)), _few(task), device="cpu", seconds=60)
+    report = check(task, kind(_reference_run(exploits.HONEST, task)), _cases(task), device="cpu", seconds=60)
     status = str(report.status)
     gate = "numerics" if report.status.refuses else ""
     return Row(
@@ -218,7 +219,7 @@ def _runner_row(task: Task, id_: str, title: str, kind: type[exploits.Wrapped], 
 
 
 def _honest_runner_row(task: Task) -> Row:
-    report = check(task, _reference_run(exploits.HONEST, task), _few(task), device="cpu", seconds=60)
+    report = check(task, _reference_run(exploits.HONEST, task), _cases(task), device="cpu", seconds=60)
     return Row(
         id="C03", title="control: a kernel that behaves", expected="accepted", gate="", status=str(report.status),
         ok=report.status is Status.PASS and report.cases > 4, detail=report.reason[:200],
@@ -260,7 +261,7 @@ def _race(kernel_s: float, *, stale: bool = False, seed: int = 0) -> tuple[Statu
     sets = [{"x": torch.full((4,), float(i + 1))} for i in range(3)]
     contest = Race(
         task="race", program_digest="", dims={"M": 4}, kernels={"kernel": kernel}, others={"eager": honest(1e-3)}, ceiling=honest(0.5e-3),
-        author="candidate", flops=10**9, traffic=10**6, bandwidth=4e12, absent={},
+        flops=10**9, traffic=10**6, bandwidth=4e12, absent={},
     )  # fmt: skip
 
     def right(at: int, out: Mapping[str, torch.Tensor]) -> str | None:
@@ -337,18 +338,12 @@ WORKERS: tuple[Callable[[], Row], ...] = (
 
 def example_ids() -> tuple[str, ...]:
     """Curated examples for which there is a task."""
-    spec = importlib.util.find_spec("examples_curated")
-    if spec is None or spec.origin is None:
-        return ()
-    folder = pathlib.Path(spec.origin).parent
-    return tuple(id_ for id_ in cards() if (folder / f"{id_}.py").exists())
+    known = cards()
+    return tuple(id_ for id_ in examples_curated.catalog() if id_ in known)
 
 
 def _example_row(id_: str, quick: bool) -> Row:
-    spec = importlib.util.find_spec("examples_curated")
-    assert spec is not None
-    assert spec.origin is not None
-    text = (pathlib.Path(spec.origin).parent / f"{id_}.py").read_text(encoding="utf-8")
+    text = examples_curated.source(id_)
     refused = _judged(text, load(id_), quick)
     return Row(
         id=f"C {id_}", title=f"control: the curated {id_}", expected="accepted", gate=refused.name if refused else "",

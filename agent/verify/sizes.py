@@ -2,6 +2,7 @@
 
     Rules           what the task's small shapes have in common: the step of each dim, and dims that are always equal
     hidden          tiny, near and far sizes that keep those rules
+    bounded         sizes cut down until all dims multiplied are at most a limit
     distinct_dims   small sizes with all lengths different, for telling symbolic shapes apart
 
 A dim whose smoke and ragged sizes are all multiples of 64 is taken to need multiples of 64; one that is 199 somewhere may be
@@ -64,16 +65,15 @@ def hidden(task: Task, rng: random.Random) -> list[tuple[str, Dims]]:
     return [(what, bounded(dims, rules)) for what, dims in (("tiny", tiny), ("near", near), ("far", far))]
 
 
-def bounded(dims: Dims, rules: Rules) -> Dims:
-    """Halve the largest dims until the whole is small enough; steps are kept."""
+def bounded(dims: Dims, rules: Rules, elements: int = MAX_ELEMENTS) -> Dims:
+    """Halve the largest dims until their product is at most `elements`; steps are kept."""
     sizes = dict(dims)
-    while math.prod(sizes.values()) > MAX_ELEMENTS:
+    while math.prod(sizes.values()) > elements:
         able = [n for n in sizes if n not in rules.same and sizes[n] >= 2 * rules.step[n]]
         if not able:
             break
         largest = max(able, key=lambda n: sizes[n])
-        sizes[largest] = sizes[largest] // 2
-        sizes = rules.complete(sizes)
+        sizes = rules.complete({**sizes, largest: sizes[largest] // 2})
     return sizes
 
 

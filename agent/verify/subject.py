@@ -10,7 +10,6 @@ agree everywhere are the same symbolic shape.
 
 from __future__ import annotations
 
-import json
 import pathlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import torch
 
 from coda.errors import CodaError
 from coda.evaluate import evaluate
+from coda.kernel import from_json
 from coda.plan import Plan, execute
 from coda.primitives.types import Kind
 from coda.program import EpilogueProgram
@@ -51,7 +51,7 @@ class Subject:
     @classmethod
     def read(cls, text: str, task: Task) -> Subject:
         """From program JSON. Raises `coda.errors.FormatError`."""
-        return cls(parse_program(text), task)
+        return cls(from_json(text).program, task)
 
     @property
     def kind(self) -> str:
@@ -99,14 +99,6 @@ class Subject:
         if isinstance(self.program, Plan):
             return execute(self.program, self.program.bind((), bound), run, compute)
         return run(self.program, bound)
-
-
-def parse_program(text: str) -> Program:
-    """An `EpilogueProgram` or a `Plan`, whichever the document says."""
-    document = json.loads(text)
-    if str(document.get("format", "")).startswith("coda.plan/"):
-        return Plan.from_json(text)
-    return EpilogueProgram.from_json(text)
 
 
 def sizes_of(program: EpilogueProgram, tensors: Mapping[str, Any]) -> tuple[int, int, str]:

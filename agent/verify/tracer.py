@@ -26,12 +26,12 @@ import functools
 import pathlib
 import secrets
 import sys
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, ValidationError
 
 from . import wire
-from .process import Child, Ending, Frozen, Limits, scrubbed_environment
+from .process import Child, Ending, Frozen, Limits, bad_end, scrubbed_environment
 
 TraceStatus = Literal["PASS", "COMPILE_ERROR", "RUNTIME_ERROR", "POLICY", "TIMEOUT", "CRASH", "TAMPERED", "INFRA_ERROR"]
 
@@ -122,18 +122,22 @@ def trace(
     child = Child(
         lambda descriptor: [sys.executable, "-s", "-P", "-S", "-B", str(_CHILD), str(descriptor), str(_coda_folder())],
         env=scrubbed_environment(),
-        limits=Limits(
-            wall_s=limits.wall_s,
-            memory_mb=limits.memory_mb,
-            output_mb=limits.output_mb,
-            answer_bytes=limits.answer_bytes,
-        ),
+        limits=_process_limits(limits),
     )
     with child:
         child.send(wire.dump(request), close=True)
         child.pump(until=lambda: False)
         ending = child.end()
     return _outcome(bytes(child.answer), ending, nonce, limits)
+
+
+def _process_limits(limits: TraceLimits) -> Limits:
+    return Limits(
+        wall_s=limits.wall_s,
+        memory_mb=limits.memory_mb,
+        output_mb=limits.output_mb,
+        answer_bytes=limits.answer_bytes,
+    )
 
 
 @functools.cache
@@ -145,9 +149,9 @@ def _coda_folder() -> pathlib.Path:
 
 def _outcome(data: bytes, ending: Ending, nonce: str, limits: TraceLimits) -> TraceOutcome:
     """The verdict from how the process ended and what it answered; a bad end outweighs any answer."""
-    bad_end = _bad_end(ending, limits)
-    if bad_end is not None:
-        return _failed(*bad_end, ending)
+    bad = bad_end(ending, _process_limits(limits), cpu_s=limits.cpu_s)
+    if bad is not None:
+        return _failed(_BY_A_CANDIDATE.get(bad.code, bad.status), bad.code, f"while tracing: {bad.message}", ending)
     if not data:
         return _failed("TAMPERED", "no-answer", "the process ended with exit code 0 and no answer", ending)
     try:
@@ -164,48 +168,24 @@ def _outcome(data: bytes, ending: Ending, nonce: str, limits: TraceLimits) -> Tr
     return TraceOutcome(status=answer.status, error=answer.error, evidence=evidence)
 
 
-def _bad_end(ending: Ending, limits: TraceLimits) -> tuple[TraceStatus, str, str] | None:
-    """Status, code and message where the process did not end by itself with exit code 0."""
-    killed: dict[str, tuple[TraceStatus, str, str]] = {
-        "timeout": ("TIMEOUT", "wall-limit", f"tracing did not end within {limits.wall_s:g} s"),
-        "output": ("CRASH", "output-limit", f"more than {limits.output_mb:g} MB were printed while tracing"),
-        "memory": ("CRASH", "memory-limit", f"tracing used more than {limits.memory_mb} MB"),
-        "answer": ("TAMPERED", "answer-limit", f"the answer is larger than {limits.answer_bytes} bytes"),
-        "watchdog-lost": ("TAMPERED", "watchdog-lost", "the watchdog process was killed while tracing"),
-        "closed": ("INFRA_ERROR", "closed", "the judge ended the tracing process"),
-    }
-    if ending.killed:
-        return killed[ending.killed]
-    if ending.signal == "SIGXCPU" or (ending.signal == "SIGKILL" and ending.cpu_s >= 0.9 * limits.cpu_s):
-        return "TIMEOUT", "cpu-limit", f"tracing used more than {limits.cpu_s} s of CPU time"
-    if ending.signal:
-        return "CRASH", ending.signal, f"the process was ended by {ending.signal}"
-    if ending.exit_code == 127 and "cannot start" in ending.stderr.head:
-        return "INFRA_ERROR", "not-started", ending.stderr.head[:300]
-    if ending.exit_code != 0:
-        return "CRASH", "exit-code", f"the process ended with exit code {ending.exit_code}"
-    return None
+_BY_A_CANDIDATE: dict[str, TraceStatus] = {"answer-limit": "TAMPERED", "watchdog-lost": "TAMPERED"}
+"""What only a candidate can have done in this process, where nothing else of that size is said and nothing else kills."""
 
 
 def _accepted(text: str | None, evidence: TraceEvidence) -> TraceOutcome:
     """Parse the program with `coda`'s strict parser; what is kept is what `coda` writes back."""
     from coda.errors import CodaError
+    from coda.kernel import from_json
 
+    text = text or ""
     try:
-        program = _parse_program(text or "")
+        wire.parse(text.encode("utf-8", "surrogatepass"), max_bytes=1 << 20)  # its depth, before anything recursive
+        program = from_json(text).program
         return TraceOutcome(status="PASS", program_json=program.to_json(), digest=program.digest, evidence=evidence)
     except Exception as error:  # a parser that trips over forged data must not take the judge with it
         code = error.code if isinstance(error, CodaError) else type(error).__name__
         message = f"the traced program is not valid: {str(error)[:300]}"
         return TraceOutcome(status="TAMPERED", error=TraceError(code=code, message=message), evidence=evidence)
-
-
-def _parse_program(text: str) -> Any:
-    """An `EpilogueProgram` or a `Plan`, whichever the document says."""
-    from coda.kernel import from_json
-
-    wire.parse(text.encode("utf-8", "surrogatepass"), max_bytes=1 << 20)  # bounds its depth before anything recursive
-    return from_json(text).program
 
 
 def _failed(status: TraceStatus, code: str, message: str, ending: Ending) -> TraceOutcome:

@@ -31,9 +31,11 @@ from typing import Any, Literal, Self
 from pydantic import Field, ValidationError
 
 from . import wire
-from .process import Child, Ending, Frozen, Limits, tool_environment
+from .blame import blame
+from .process import Child, Ending, Frozen, Limits, bad_end, tool_environment
 
-WorkerStatus = Literal["PASS", "RUNTIME_ERROR", "TIMEOUT", "CRASH", "TAMPERED", "INFRA_ERROR"]
+WorkerStatus = Literal["PASS", "RUNTIME_ERROR", "TIMEOUT", "CRASH", "TAMPERED", "INVALID_SPEC", "INFRA_ERROR"]
+"""`INVALID_SPEC` and `INFRA_ERROR` are the words of exceptions that say so (`blame.py`); any other is `RUNTIME_ERROR`."""
 
 ANSWER_BYTES = 64 << 20
 """Results are numbers and texts (a generated source, a cubin in base64), never tensors."""
@@ -77,7 +79,8 @@ class _Answer(Frozen):
     nonce: str
     result: dict[str, Any] | None = None
     error: WorkerError | None = None
-    infra: bool = False
+    status: Literal["RUNTIME_ERROR", "INVALID_SPEC", "INFRA_ERROR"] = "RUNTIME_ERROR"
+    """Of an error."""
 
 
 def run_worker(
@@ -166,8 +169,8 @@ class WorkerSession:
         complete = child.answer.endswith(b"\n")
         ending = None if complete and not last else child.end()
         if ending is not None:
-            bad = _bad_end(ending, child.limits)
-            if bad is not None:
+            bad = bad_end(ending, child.limits)
+            if bad is not None and not (complete and bad.code == "closed"):  # else we ended it after its answer
                 return _failure(*bad, started, ending=ending)
         try:
             answer = _Answer.model_validate(wire.parse(bytes(child.answer), max_bytes=ANSWER_BYTES))
@@ -178,29 +181,14 @@ class WorkerSession:
             message = "the answer does not carry this request's nonce"
             return _failure("TAMPERED", "bad-nonce", message, started, ending=ending or child.end())
         if answer.error is not None or answer.result is None:
-            word: WorkerStatus = "INFRA_ERROR" if answer.infra else "RUNTIME_ERROR"
             wrong = answer.error or WorkerError(code="no-result", message="neither a result nor an error")
             ending = ending or child.end()
-            return _finish(WorkerOutcome(status=word, error=wrong, seconds=time.monotonic() - started, ending=ending))
+            return _finish(
+                WorkerOutcome(status=answer.status, error=wrong, seconds=time.monotonic() - started, ending=ending)
+            )
         return _finish(
             WorkerOutcome(status="PASS", result=answer.result, seconds=time.monotonic() - started, ending=ending)
         )
-
-
-def _bad_end(ending: Ending, limits: Limits) -> tuple[WorkerStatus, str, str] | None:
-    if ending.killed == "timeout":
-        return "TIMEOUT", "wall-limit", "no answer within the time limit"
-    if ending.killed == "memory":
-        return "CRASH", "memory-limit", f"the process and its children used more than {limits.memory_mb} MB"
-    if ending.killed == "closed":
-        return None  # we ended it after its answer
-    if ending.killed:
-        return "CRASH", f"{ending.killed}-limit", f"ended by the judge: {ending.killed}"
-    if ending.signal:
-        return "CRASH", ending.signal, f"the process was ended by {ending.signal}"
-    if ending.exit_code:
-        return "CRASH", "exit-code", f"the process ended with exit code {ending.exit_code}"
-    return None
 
 
 def _failure(
@@ -240,6 +228,8 @@ class GpuHealth(Frozen):
     state: Literal["healthy", "unusable", "no GPU"]
     reason: str
     device: str | None = None
+    arch: str | None = None
+    """sm_90 and the like."""
     seconds: float = Field(ge=0)
 
 
@@ -270,9 +260,15 @@ def probe_gpu(payload: dict[str, Any]) -> dict[str, Any]:
     numbers = torch.arange(1024, device="cuda", dtype=torch.float32)
     total = float((numbers + 1).sum().item())
     name = torch.cuda.get_device_name()
+    arch = "sm_{}{}".format(*torch.cuda.get_device_capability())
     if total != 1024 * 1025 / 2:
-        return {"state": "unusable", "reason": f"a sum of 1024 numbers came back as {total}", "device": name}
-    return {"state": "healthy", "reason": "a tiny kernel ran and its result is right", "device": name}
+        return {
+            "state": "unusable",
+            "reason": f"a sum of 1024 numbers came back as {total}",
+            "device": name,
+            "arch": arch,
+        }
+    return {"state": "healthy", "reason": "a tiny kernel ran and its result is right", "device": name, "arch": arch}
 
 
 # ---- the process itself ----------------------------------------------------------------------------------------------
@@ -294,16 +290,14 @@ def _serve(descriptor: int, function: str) -> None:
     work: Callable[[dict[str, Any]], dict[str, Any]] | None = None
     for line in requests:
         request = json.loads(line)
-        answer: dict[str, Any] = {"nonce": request["nonce"]}
         try:
             if work is None:
-                answer["infra"] = True  # a function of ours that cannot be imported is not the candidate's fault
                 work = _resolve(function)
-                answer["infra"] = False
-            answer["result"] = dict(work(request["payload"]))
-            data = wire.dump(answer)
+            data = wire.dump({"nonce": request["nonce"], "result": dict(work(request["payload"]))})
         except Exception as error:
-            data = wire.dump({"nonce": answer["nonce"], "infra": answer.get("infra", False), "error": _describe(error)})
+            ours = work is None  # a function of ours that cannot be imported is not the candidate's fault
+            status = "INFRA_ERROR" if ours else str(blame(error) or "RUNTIME_ERROR")
+            data = wire.dump({"nonce": request["nonce"], "status": status, "error": _describe(error)})
         with os.fdopen(descriptor, "wb", closefd=False) as stream:
             stream.write(data)
     sys.stdout.flush()

@@ -15,7 +15,7 @@ from importlib import metadata
 from typing import Any
 
 from coda.bench.roofline import Floor
-from coda.bench.timing import NOISE, Timings
+from coda.bench.timing import NOISE, Timings, current_gpu
 
 FORMAT = "coda.bench/1"
 
@@ -26,7 +26,7 @@ class Measured:
 
     name: str
     author: str
-    """llm, project, human or tool."""
+    """`candidate`, the kernel that is measured, whoever wrote it; else whose the peer is: `human` or `tool`."""
     samples: tuple[float, ...]
     median: float
     low: float
@@ -145,21 +145,29 @@ def environment() -> dict[str, str]:
         found["multiprocessors"] = str(properties.multi_processor_count)
         found["memory_gib"] = f"{properties.total_memory / 2**30:.0f}"
         found["cuda"] = str(torch.version.cuda)
-        found |= _nvml(index)
+        found |= _nvml(current_gpu())
     return found
 
 
-def _nvml(index: int) -> dict[str, str]:
-    """Driver, clocks and power where NVIDIA's library is installed; their absence is recorded too."""
+def _nvml(gpu: int | str) -> dict[str, str]:
+    """Driver, clocks and power where NVIDIA's library is installed; their absence is recorded too.
+
+    NVML numbers every GPU of the machine, CUDA only the visible ones: the UUID alone names the same one for both.
+    """
     try:
         import pynvml
 
         pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        return {
-            "driver": str(pynvml.nvmlSystemGetDriverVersion()),
-            "sm_clock_mhz": str(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
-            "power_limit_w": str(pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) // 1000),
-        }
+        found = {"driver": str(pynvml.nvmlSystemGetDriverVersion())}
     except Exception as error:
         return {"driver": f"unknown: {type(error).__name__}"}
+    try:
+        if isinstance(gpu, str):
+            handle = pynvml.nvmlDeviceGetHandleByUUID(gpu if gpu.startswith(("GPU-", "MIG-")) else f"GPU-{gpu}")
+        else:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(gpu)
+        found["sm_clock_mhz"] = str(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))
+        found["power_limit_w"] = str(pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) // 1000)
+    except Exception as error:
+        found["clocks"] = f"unknown: {type(error).__name__}"
+    return found

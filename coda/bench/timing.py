@@ -4,8 +4,8 @@
     measure     rounds over all variants in a rotated and reversed order; the first variant twice, as the noise floor
     summary     median, quantiles and a bootstrap interval of one variant
     compare     the ratio of two variants, paired by round, with an interval and a word
-    paper       the published protocol: one variant after the other, a fixed number of calls, mean and standard deviation
     gpu_lock    one measurement per GPU at a time, across processes
+    current_gpu the GPU of this process by its UUID, which no variable renumbers
 
 The flush lies before the backlog and outside the events. Two variants differ only where the whole interval of their ratio
 lies beyond the noise floor of the same run (the first variant against itself), and the difference of the medians is larger
@@ -30,6 +30,8 @@ TICK_S = 1.024e-6
 """Step of the event clock of older devices: smaller differences are not seen."""
 MINIMUM_FLOOR = 0.005
 """The noise floor is never taken to be smaller than this."""
+NOISY = 1.15
+"""A variant whose p80 is more than so many times its p20 scatters too much for anything fine to be said of it."""
 BOOTSTRAPS = 400
 RETRIES = 4
 LONGEST_BACKLOG_S = 0.02
@@ -123,6 +125,14 @@ class GpuBusy(CodaError):
     code = "gpu-busy"
 
 
+def current_gpu() -> int | str:
+    """UUID of the current CUDA device: the same whatever CUDA_VISIBLE_DEVICES is; its index where torch knows no UUID."""
+    import torch
+
+    index = torch.cuda.current_device()
+    return str(getattr(torch.cuda.get_device_properties(index), "uuid", index))
+
+
 @contextlib.contextmanager
 def gpu_lock(device: int | str, *, timeout_s: float) -> Iterator[None]:
     """Hold the right to measure on a GPU, by its index or UUID. Raises `GpuBusy` when it cannot be had in time."""
@@ -156,11 +166,6 @@ class Summary:
     host: float
     """Median host time of a call."""
     samples: tuple[float, ...]
-
-    @property
-    def noisy(self) -> bool:
-        """Whether single calls scatter too much to say anything fine."""
-        return self.p20 > 0 and self.p80 / self.p20 > 1.15
 
 
 @dataclass(frozen=True)
@@ -211,22 +216,6 @@ def measure(variants: Mapping[str, Call], clock: Clock, *, rounds: int, warmup: 
     a, aa = ([s.device_s for s in samples[n]] for n in (first, NOISE))
     _, low, high = _interval(_ratios(aa, a), seed)
     return Timings(samples, max(MINIMUM_FLOOR, abs(low - 1), abs(high - 1)))
-
-
-def paper(
-    variants: Mapping[str, Call], clock: Clock, *, warmup: int = 5, runs: int = 30
-) -> dict[str, tuple[float, float]]:
-    """Mean and standard deviation of each variant's device time, measured as published. Give it a clock without a backlog.
-
-    Variants are not interleaved and nothing is paired, so small differences mean little; `measure` is what words rest on.
-    """
-    found = {}
-    for name, call in variants.items():
-        for at in range(warmup):
-            call(at)
-        times = [clock.time(lambda call=call, at=at: call(at)).device_s for at in range(runs)]  # type: ignore[misc]
-        found[name] = (statistics.mean(times), statistics.stdev(times))
-    return found
 
 
 def summary(samples: Sequence[Sample]) -> Summary:

@@ -99,7 +99,7 @@ def test_an_example_has_the_interface_of_its_task(task_id: str) -> None:
     assert program.kind == task.kind
     operands = [i for i in task.inputs if i.role == "operand"]
     assert [(o.name, o.default) for o in program.operands] == [(i.name, i.default) for i in operands]
-    assert {o.name: str(o.dtype) for o in program.operands} == task.operand_dtypes()
+    assert {o.name: str(o.dtype) for o in program.operands if o.default is None} == task.operand_dtypes()
     dims = task.shapes_of("ragged")[-1].dims
     for i in operands:
         assert program.operand(i.name).shape(dims["M"], dims["N"]) == tasks.lengths(i.shape, dims)

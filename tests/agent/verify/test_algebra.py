@@ -132,6 +132,24 @@ def test_a_task_whose_reference_refuses_every_size_is_at_fault() -> None:
     assert checked(task=_task(reference=refuses)).status is Status.INVALID_SPEC
 
 
+@pytest.mark.parametrize(
+    ("error", "word"),
+    [
+        (TypeError("no such operand"), Status.INVALID_SPEC),
+        (KeyError("h"), Status.INVALID_SPEC),
+        (torch.OutOfMemoryError("CUDA out of memory"), Status.INFRA_ERROR),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), Status.INFRA_ERROR),
+    ],
+)
+def test_what_the_reference_raises_is_never_the_candidates(error: Exception, word: Status) -> None:
+    def fails(**_: Any) -> dict[str, torch.Tensor]:
+        raise error
+
+    found = checked(task=_task(reference=fails))
+    assert (found.status, found.cases) == (word, 0)
+    assert "the reference of swiglu_backward fails" in found.reason
+
+
 def test_the_worker_answers_plain_json() -> None:
     import json
 

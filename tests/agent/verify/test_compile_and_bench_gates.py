@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import json
 import random
 from collections.abc import Callable, Mapping
@@ -14,15 +15,20 @@ import torch
 from agent.records import GateRecord, Status
 from agent.task import load
 from agent.verify import bench, compile, exploits, selftest
+from agent.verify.blame import Blamed
 from agent.verify.compile import _together, example_inputs, shapes
+from agent.verify.inputs import draw
 from agent.verify.judge import Limits, Options, Run
-from agent.verify.runner import problems
+from agent.verify.runner import own, problems
 from agent.verify.subject import Subject, task_ref
+from agent.verify.worker import GpuHealth, WorkerOutcome
 from coda.backends import registry
 from coda.backends.registry import Artifact, Support
+from coda.bench import peers
 from coda.bench.record import BenchRecord
 from coda.bench.timing import Sample
 from coda.errors import CompileError
+from coda.kernel import from_json
 from coda.problem import Problem, Schedule
 from coda.program import EpilogueProgram
 
@@ -116,6 +122,28 @@ def test_what_cannot_be_compiled_says_why(monkeypatch: pytest.MonkeyPatch) -> No
     assert absent["status"] == "NOT_RUN"
 
 
+@pytest.mark.parametrize(
+    ("asked", "health", "arch"),
+    [
+        (None, GpuHealth(state="healthy", reason="", arch="sm_100", seconds=0), "sm_100"),
+        ("sm_90", GpuHealth(state="healthy", reason="", arch="sm_100", seconds=0), "sm_90"),
+        (None, GpuHealth(state="no GPU", reason="none", seconds=0), "sm_90"),
+    ],
+)
+def test_it_compiles_for_the_gpu_unless_another_was_asked_for(asked: str | None, health: GpuHealth, arch: str) -> None:
+    targets = []
+
+    def call(function: str, payload: dict[str, Any], **_: Any) -> WorkerOutcome:
+        targets.append(payload["arch"])
+        result = {"status": "PASS", "reason": "", "evidence": {"programs": {"p": True}}}
+        return WorkerOutcome(status="PASS", result=result, seconds=1.0)
+
+    run = Run(exploits.HONEST, SWIGLU, Options(arch=asked), Limits(), {"compile": 1}, health=health, call=call)
+    record = compile.gate(run)
+    assert set(targets) == {arch}
+    assert (record.evidence["arch"], run.arch) == (arch, arch)
+
+
 def said(status: Status, **programs: bool) -> GateRecord:
     reason = "" if status is Status.PASS else "it broke"
     return GateRecord(name="compile", status=status, reason=reason, evidence={"programs": dict(programs)})
@@ -182,8 +210,9 @@ def raced(
 
     contest = bench.Race(
         task="t", program_digest="d", dims={"M": 4}, kernels={n: variant(s, kernel=True) for n, s in kernels.items()},
-        others={n: variant(s) for n, s in others.items()}, ceiling=variant(ceiling) if ceiling else None, author="llm", flops=10**9,
+        others={n: variant(s) for n, s in others.items()}, ceiling=variant(ceiling) if ceiling else None, flops=10**9,
         traffic=10**6, bandwidth=4e12, absent={"liger": "not installed"},
+        environment={"gpu": "a GPU", "driver": "1"},
     )  # fmt: skip
     check: bench.Check = lambda at, out: None if torch.equal(out["y"], sets[at]["x"] * 2) else "wrong"  # noqa: E731
     return bench.race(contest, sets, check, clock, rounds=25, seed=1)
@@ -207,7 +236,7 @@ def test_the_word_is_about_the_best_peer(kernel: float, peers: dict[str, float],
     assert record.best_peer.peer == min(peers, key=lambda n: peers[n])
     assert BenchRecord.from_json(record.to_json()) == record
     assert record.absent == {"liger": "not installed"}
-    assert {m.author for m in record.measured} == {"llm", "tool"}
+    assert {m.author for m in record.measured} == {"candidate", "tool"}
 
 
 def test_the_best_backend_counts() -> None:
@@ -220,6 +249,65 @@ def test_the_best_backend_counts() -> None:
 def test_timed_outputs_are_audited(at: int) -> None:
     caught = [raced({"triton": 0.9e-3}, {"compile": 1e-3}, wrong_at=at)[0] for _ in range(3)]
     assert set(caught) == {Status.WRONG_VALUES}
+
+
+def test_the_environment_of_the_numbers_is_in_the_record() -> None:
+    _, _, record = raced({"triton": 0.9e-3}, {"compile": 1e-3})
+    assert record is not None
+    assert record.environment == {"gpu": "a GPU", "driver": "1"}
+
+
+def test_a_peer_whose_output_is_wrong_does_not_race(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = {"liger": lambda inputs: {"y": inputs["x"] * 3}, "cublas": lambda inputs: {"product": inputs["x"]}}
+    monkeypatch.setattr(peers, "build", lambda name, setting: wrong.get(name, lambda inputs: {"y": inputs["x"] * 2}))
+    lineup = [peers.Entry(peers.PEERS[n], "ready") for n in ("eager", "liger", "cublas")]
+    monkeypatch.setattr(peers, "lineup", lambda *_, **__: lineup)
+    x = torch.ones(4)
+    check: bench.Check = lambda at, out: None if torch.equal(out["y"], x * 2) else "output 'y'"  # noqa: E731
+    absent: dict[str, str] = {}
+    found, ceiling = bench._peers(SWIGLU, peers.Setting("t", lambda **_: {}, {"x": x}), check, absent, ())
+    assert list(found) == ["eager"]
+    assert absent == {"liger": "wrong: output 'y'"}
+    assert ceiling is not None  # it computes less than the task
+
+
+@pytest.mark.parametrize(
+    ("error", "word"),
+    [
+        (Blamed(Status.INVALID_SPEC, "the reference of t fails"), Status.INVALID_SPEC),
+        (torch.OutOfMemoryError("CUDA out of memory"), Status.INFRA_ERROR),
+    ],
+)
+def test_what_is_not_the_kernels_fault_is_the_word_of_its_shape(error: Exception, word: Status) -> None:
+    def shape() -> bench.Answer:
+        raise error
+
+    assert bench._blamed(shape)[0] is word
+    with pytest.raises(ZeroDivisionError):
+        bench._blamed(lambda: 1 / 0)  # type: ignore[arg-type,return-value]
+
+
+def test_the_references_failure_while_checking_timed_outputs_is_the_tasks() -> None:
+    def fails(**_: Any) -> dict[str, torch.Tensor]:
+        raise ValueError("no")
+
+    dims = {"M": 5, "N": 6, "K": 4}
+    inputs = draw(SWIGLU, dims, seed=1, dtype="bfloat16")
+    for part in ("reference", "baseline"):
+        check = bench._checker(dataclasses.replace(SWIGLU, **{part: fails}), dims, [inputs], seed=3)
+        with pytest.raises(Blamed, match=f"the {part} of") as caught:
+            check(0, {})
+        assert caught.value.status is Status.INVALID_SPEC
+
+
+def test_an_authors_schedule_applies_to_gemms_of_its_backend() -> None:
+    schedule = Schedule(tile_m=64)
+    gemm = subject().program
+    assert isinstance(gemm, EpilogueProgram)
+    assert own(schedule, "triton", gemm) is schedule
+    assert own(schedule, "cutedsl", gemm) is None
+    assert own(None, "triton", gemm) is None
+    assert own(schedule, "triton", dataclasses.replace(gemm, kind="pointwise")) is None
 
 
 def test_without_a_peer_nothing_is_claimed() -> None:
@@ -328,9 +416,6 @@ def test_the_published_set_is_covered_or_explained() -> None:
 
 
 def test_a_kernel_is_timed_as_a_user_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from agent.verify.inputs import draw
-    from coda.kernel import from_json
-
     inputs = draw(SWIGLU, {"M": 5, "N": 6, "K": 4}, seed=1, dtype="bfloat16")
     call = bench._caller(from_json(subject().program.to_json()), subject(), "reference", None)
     out = call(inputs)

@@ -138,9 +138,10 @@ def test_a_worker_may_say_that_it_could_not_run() -> None:
 @pytest.mark.null
 def test_integers_are_named_for_tracing() -> None:
     task = load("gemm_cross_entropy")
-    assert judge_module.operand_dtypes(task)["target"] == "int"
+    assert task.operand_dtypes()["target"] == "int"
     plan = dataclasses.replace(task, inputs=tuple(dataclasses.replace(i, role="input") for i in task.inputs))
-    assert set(judge_module.operand_dtypes(plan)) == {i.name for i in task.inputs}
+    assert set(plan.operand_dtypes()) == {i.name for i in task.inputs}
+    assert "eps" not in load("residual_layernorm").operand_dtypes()  # a scalar with a default is a number, not a tensor
 
 
 @pytest.mark.null

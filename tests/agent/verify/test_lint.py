@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,10 @@ import torch
 
 from agent.records import Status
 from agent.task import Input, Result, Shape, Task, cards, load
+from agent.verify import lint
+from agent.verify.blame import Blamed, blame
 from agent.verify.lint import MUTANTS, LintReport, Mutant, lint_task
+from agent.verify.worker import WorkerError, WorkerOutcome
 
 pytestmark = pytest.mark.interp
 
@@ -22,7 +26,7 @@ Tensors = dict[str, torch.Tensor]
 def test_every_task_of_the_bank_kills_every_mutant(task_id: str) -> None:
     report = lint_task(load(task_id))
     assert report.ok, (report.survivors, report.problems)
-    assert report.kill_rate == 1
+    assert report.killed == report.tried
     assert report.tried >= 40
     assert report.cases >= 6
 
@@ -119,3 +123,29 @@ def test_a_survivor_makes_the_task_invalid() -> None:
 
 def test_without_mutants_nothing_is_shown() -> None:
     assert not lint_task(task(right), mutants=()).ok
+
+
+@pytest.mark.parametrize("word", ["INFRA_ERROR", "TIMEOUT", "CRASH"])
+def test_a_machine_that_fails_says_nothing_about_the_task(monkeypatch: pytest.MonkeyPatch, word: Any) -> None:
+    outcome = WorkerOutcome(status=word, error=WorkerError(code="c", message="no memory"), seconds=1.0)
+    monkeypatch.setattr(lint, "run_worker", lambda *_, **__: outcome)
+    report = lint.lint_in_worker(SWIGLU)
+    assert (report.status, report.tried, report.ok) == (Status(word), 0, False)
+    assert report.problems == (f"the lint ended with {word}: no memory",)
+
+
+def test_a_full_memory_is_not_the_tasks_fault() -> None:
+    def full(**_: Any) -> Tensors:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    for changed in (task(full), task(right, full)):
+        with pytest.raises((Blamed, torch.OutOfMemoryError)) as caught:
+            lint_task(changed)
+        assert blame(caught.value) is Status.INFRA_ERROR
+
+
+def test_a_task_file_that_cannot_be_read_is_the_tasks_fault(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("TASK = nothing\n", encoding="utf-8")
+    with pytest.raises(Blamed, match="the lint of broken fails") as caught:
+        lint.work({"task": {"id": "broken", "folder": str(tmp_path)}, "seed": 1})
+    assert caught.value.status is Status.INVALID_SPEC

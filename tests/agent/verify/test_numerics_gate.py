@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import pathlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,12 +13,17 @@ import torch
 
 from agent.records import Status
 from agent.task import Task, load
-from agent.verify import exploits, numerics
+from agent.verify import bench, exploits, numerics, runner
+from agent.verify import inputs as draws
 from agent.verify.inputs import run_seed
-from agent.verify.numerics import Case, cases, check
+from agent.verify.judge import Limits, Options, Run
+from agent.verify.numerics import Case, cases, check, expected
 from agent.verify.runner import Buffers, Runner
 from agent.verify.subject import Subject, task_ref
+from agent.verify.worker import GpuHealth, WorkerOutcome
+from coda import env
 from coda.backends import registry
+from coda.bench.timing import gpu_lock
 
 pytestmark = pytest.mark.interp
 
@@ -100,6 +106,83 @@ def test_a_baseline_of_another_dtype_is_the_tasks_fault() -> None:
 
     task = dataclasses.replace(SWIGLU, baseline=wide)
     assert check(task, honest(), todo(), device="cpu", seconds=60).status is Status.INVALID_SPEC
+
+
+@pytest.mark.parametrize("part", ["reference", "baseline"])
+@pytest.mark.parametrize(
+    ("error", "word"),
+    [
+        (ValueError("no"), Status.INVALID_SPEC),
+        (AttributeError("no"), Status.INVALID_SPEC),
+        (torch.OutOfMemoryError("CUDA out of memory"), Status.INFRA_ERROR),
+    ],
+)
+def test_what_our_own_part_raises_is_never_the_kernels(part: Any, error: Exception, word: Status) -> None:
+    def fails(**_: Any) -> dict[str, torch.Tensor]:
+        raise error
+
+    report = check(dataclasses.replace(SWIGLU, **{part: fails}), honest(), todo(), device="cpu", seconds=60)
+    assert report.status is word
+    assert f"the {part} of swiglu_backward fails" in report.reason
+    assert report.failures
+
+
+@pytest.mark.parametrize(
+    ("error", "word"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), Status.INFRA_ERROR),
+        (RuntimeError("CUDA error: an illegal memory access"), Status.RUNTIME_ERROR),
+    ],
+)
+def test_a_full_memory_is_not_the_kernels_fault_but_an_error_of_its_own_is(error: Exception, word: Status) -> None:
+    def run(inputs: Any, allocate: Any) -> dict[str, torch.Tensor]:
+        raise error
+
+    assert check(SWIGLU, run, todo(), device="cpu", seconds=60).status is word
+
+
+def test_the_reference_runs_once_per_case_and_twice_with_its_response() -> None:
+    calls = 0
+
+    def counted(**inputs: Any) -> dict[str, torch.Tensor]:
+        nonlocal calls
+        calls += 1
+        return {**SWIGLU.reference(**inputs), "not an output": torch.zeros(1)}
+
+    task = dataclasses.replace(SWIGLU, reference=counted)
+    case = next(todo())
+    expected(task, case, draws.draw(task, case.dims, seed=1, dtype=case.dtype))
+    assert calls == 2  # whatever the number of outputs
+
+
+def test_a_gpu_is_used_by_one_gate_at_a_time(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    monkeypatch.setattr(env, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(runner, "current_gpu", lambda: "the-gpu")
+    monkeypatch.setattr(registry, "available", dict)
+    with gpu_lock("the-gpu", timeout_s=1):
+        busy = numerics.work(payload(device="cuda", wait_s=0.05))
+        assert (busy["status"], busy["evidence"]) == ("INFRA_ERROR", {"waited_s": 0.05})
+        assert numerics.work(payload(device="cpu"))["status"] == "NOT_RUN"  # the interpreter waits for nobody
+    assert numerics.work(payload(device="cuda", wait_s=0.05))["status"] == "NOT_RUN"
+
+
+@pytest.mark.parametrize(("state", "waits"), [("healthy", 7.0), ("no GPU", 0.0)])
+def test_waiting_for_the_gpu_takes_nothing_from_the_time_of_the_gate(state: Any, waits: float) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def call(function: str, payload: dict[str, Any], **limits: Any) -> WorkerOutcome:
+        asked.append({**limits, "wait_s": payload["wait_s"]})
+        result = {"status": "PASS", "reason": "", "evidence": {"cases": 1}}
+        return WorkerOutcome(status="PASS", result=result, seconds=1.0)
+
+    health = GpuHealth(state=state, reason="told", device="X", seconds=0.1)
+    limits = Limits(numerics_s=100, bench_s=200, wait_s=7)
+    run = Run(exploits.HONEST, SWIGLU, Options(), limits, {"numerics": 1, "bench": 2}, health=health, call=call)
+    assert numerics.gate(run).status is Status.PASS
+    assert (asked[0]["timeout_s"], asked[0]["wait_s"]) == (100 + waits, waits)
+    if state == "healthy":
+        assert bench.gate(run).status is Status.PASS
+        assert (asked[1]["timeout_s"], asked[1]["wait_s"]) == (207, 7)
 
 
 def test_time_is_bounded() -> None:

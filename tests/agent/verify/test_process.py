@@ -12,7 +12,18 @@ import time
 
 import pytest
 
-from agent.verify.process import Child, Ending, HeadTail, Limits, marked, scrubbed_environment, sweep, tool_environment
+from agent.verify.process import (
+    Captured,
+    Child,
+    Ending,
+    HeadTail,
+    Limits,
+    bad_end,
+    marked,
+    scrubbed_environment,
+    sweep,
+    tool_environment,
+)
 
 pytestmark = pytest.mark.null
 
@@ -227,6 +238,34 @@ def test_a_program_that_cannot_be_started_says_so() -> None:
         ending = child.end()
     assert ending.exit_code == 127
     assert "cannot start /nonexistent/program" in ending.stderr.text
+
+
+@pytest.mark.parametrize(
+    ("ending", "said"),
+    [
+        (Ending(exit_code=0), None),
+        (Ending(exit_code=3), ("CRASH", "exit-code")),
+        (Ending(signal="SIGSEGV"), ("CRASH", "SIGSEGV")),
+        (Ending(signal="SIGXCPU"), ("TIMEOUT", "cpu-limit")),
+        (Ending(signal="SIGKILL", cpu_s=8.0), ("TIMEOUT", "cpu-limit")),
+        (Ending(signal="SIGKILL", cpu_s=1.0), ("CRASH", "SIGKILL")),
+        (Ending(killed="timeout"), ("TIMEOUT", "wall-limit")),
+        (Ending(killed="output"), ("CRASH", "output-limit")),
+        (Ending(killed="memory"), ("CRASH", "memory-limit")),
+        (Ending(killed="answer"), ("CRASH", "answer-limit")),
+        (Ending(killed="closed"), ("INFRA_ERROR", "closed")),
+        (Ending(killed="watchdog-lost"), ("INFRA_ERROR", "watchdog-lost")),
+        (Ending(exit_code=127, stderr=Captured(head="cannot start x")), ("INFRA_ERROR", "not-started")),
+    ],
+)
+def test_every_end_has_its_word(ending: Ending, said: tuple[str, str] | None) -> None:
+    bad = bad_end(ending, Limits(), cpu_s=8)
+    assert (bad and bad[:2]) == said
+    assert bad is None or bad.message
+
+
+def test_a_limit_that_was_not_set_is_not_hit() -> None:
+    assert (bad_end(Ending(signal="SIGXCPU"), Limits()) or ("",))[0] == "CRASH"
 
 
 @PROC

@@ -118,7 +118,11 @@ CASES: list[tuple[str, str | bytes, str | bytes]] = [
     ("S211", body("y = {1, 2}"), body("y = (1, 2)")),
     ("S211", body("y = {v for v in (1, 2)}"), body("y = {v: v for v in (1, 2)}")),
     ("S212", HONEST.replace("z: Tile", "z: 'Tile'"), HONEST.replace("z: Tile", "z: Tile(width=1)")),
-    ("S212", HONEST + "def g(z: 'int'):\n    return z\n", HONEST.replace("z: Tile", "z: ColVector(dtype='int')").replace("import Tile", "import ColVector, Tile")),
+    (
+        "S212",
+        HONEST + "def g(z: 'int'):\n    return z\n",
+        HONEST.replace("z: Tile", "z: ColVector(dtype='int')").replace("import Tile", "import ColVector, Tile"),
+    ),
     ("S212", HONEST + "X: 'int' = 1\n", HONEST + "X: int = 1\n"),
     ("S301", body("y = __import__('os')"), body("_y = 1")),
     ("S301", body("__class__ = 1"), body("_ = 1")),
@@ -332,10 +336,38 @@ TOKENS = [
 ]
 
 
-@settings(deadline=None, max_examples=200)
-@given(st.lists(st.sampled_from(TOKENS), max_size=40))
-def test_nothing_that_passes_reads_a_dunder_or_an_unlisted_builtin(tokens: list[str]) -> None:
-    report = check(HONEST + " ".join(tokens))
-    for node in ast.walk(ast.parse(report.source)) if report.ok else ():
-        assert not (isinstance(node, ast.Attribute) and node.attr.startswith("_"))
-        assert not (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id == "eval")
+STATEMENTS = [
+    "x = acc * 2",
+    "x = sigmoid(z)",
+    "w = math.pi",
+    "v = acc if 1 else z",
+    "t = tuple(range(3))",
+    "for i in range(2): x = acc",
+    "x = acc.__class__",
+    "e = eval",
+    "x = eval('1')",
+    "u = z._private",
+    "f = f'{acc.__class__}'",
+    "n = coda.__builtins__",
+]
+
+
+def test_nothing_that_passes_reads_a_dunder_or_an_unlisted_builtin() -> None:
+    passed: set[str] = set()
+
+    @settings(deadline=None, max_examples=400, derandomize=True)
+    @given(
+        st.lists(st.sampled_from(TOKENS), max_size=40).map(" ".join)
+        | st.lists(st.sampled_from(STATEMENTS), max_size=4, unique=True).map("\n".join)
+    )
+    def search(text: str) -> None:
+        report = check(body(text))
+        if not report.ok:
+            return
+        passed.add(report.source)
+        for node in ast.walk(ast.parse(report.source)):
+            assert not (isinstance(node, ast.Attribute) and node.attr.startswith("_"))
+            assert not (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id == "eval")
+
+    search()
+    assert len(passed) >= 20

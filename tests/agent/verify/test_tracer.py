@@ -17,6 +17,7 @@ import pytest
 
 from agent.verify import process, tracer
 from agent.verify.tracer import TraceLimits, TraceOutcome, trace
+from coda.kernel import from_json
 
 pytestmark = pytest.mark.null
 
@@ -55,8 +56,8 @@ def test_an_honest_kernel_passes_and_the_program_is_what_coda_writes() -> None:
     outcome = trace(HONEST)
     assert outcome.status == "PASS", outcome.error
     assert outcome.program_json is not None
-    assert tracer._parse_program(outcome.program_json).to_json() == outcome.program_json
-    assert outcome.digest == tracer._parse_program(outcome.program_json).digest
+    assert from_json(outcome.program_json).program.to_json() == outcome.program_json
+    assert outcome.digest == from_json(outcome.program_json).program.digest
     assert outcome.error is None
     assert outcome.evidence.ending.exit_code == 0
 
@@ -103,7 +104,7 @@ def test_plans_travel_too() -> None:
     outcome = trace(PLAN)
     assert outcome.ok, outcome.error
     assert outcome.program_json is not None
-    assert tracer._parse_program(outcome.program_json).gemms == 2
+    assert from_json(outcome.program_json).program.gemms == 2
 
 
 def test_the_digest_is_the_one_of_the_module_imported_normally() -> None:

@@ -41,6 +41,12 @@ def work(payload):
         return {"stdin": sys.stdin.read()}
     if what == "raise":
         raise ValueError("a bad value")
+    if what == "task":
+        from agent.verify.blame import trusted
+        with trusted("the reference"):
+            raise ValueError("a bad value")
+    if what == "memory is full":
+        raise type("OutOfMemoryError", (RuntimeError,), {})("CUDA out of memory")
     if what == "named":
         raise Named("it happened")
     if what == "sleep":
@@ -104,6 +110,8 @@ def test_a_result_comes_back(env: dict[str, str | None]) -> None:
         ("tensor", "RUNTIME_ERROR", "TypeError"),
         ("nan", "RUNTIME_ERROR", "ValueError"),
         ("not a dict", "RUNTIME_ERROR", "ValueError"),
+        ("task", "INVALID_SPEC", "task-at-fault"),
+        ("memory is full", "INFRA_ERROR", "OutOfMemoryError"),
     ],
 )
 def test_exceptions_come_back_in_parts(env: dict[str, str | None], do: str, status: str, code: str) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import sys
+import types
 
 import pytest
 
 from coda.bench import peers
+from coda.bench import record as record_module
 from coda.bench.record import BenchRecord, Compared, Measured
 from coda.bench.roofline import Floor, Rates, copy_bandwidth, suspicion
 from coda.bench.timing import Sample
@@ -98,3 +101,24 @@ def test_speed_without_right_outputs_cannot_be_recorded() -> None:
         dataclasses.replace(record(), kernel="other")
     with pytest.raises(ValueError, match="three samples"):
         dataclasses.replace(record(), measured=(dataclasses.replace(measured("kernel", 1e-3), samples=(1.0,)),))
+
+
+def test_the_driver_is_asked_about_the_gpu_by_its_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA's index counts the visible devices only, the driver's counts all of them."""
+    asked: list[object] = []
+    nvml = types.ModuleType("pynvml")
+    nvml.__dict__.update(
+        NVML_CLOCK_SM=1,
+        nvmlInit=lambda: None,
+        nvmlSystemGetDriverVersion=lambda: "570",
+        nvmlDeviceGetHandleByUUID=lambda uuid: asked.append(uuid) or "handle",
+        nvmlDeviceGetClockInfo=lambda handle, clock: 1980,
+        nvmlDeviceGetEnforcedPowerLimit=lambda handle: 700_000,
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    found = record_module._nvml("0f-1a")
+    assert asked == ["GPU-0f-1a"]
+    assert found == {"driver": "570", "sm_clock_mhz": "1980", "power_limit_w": "700"}
+    del nvml.nvmlDeviceGetClockInfo  # what one number lacks does not take the driver's version with it
+    assert record_module._nvml("MIG-1") == {"driver": "570", "clocks": "unknown: AttributeError"}
+    assert asked[-1] == "MIG-1"

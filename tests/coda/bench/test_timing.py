@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from coda.bench.timing import NOISE, GpuBusy, Sample, compare, gpu_lock, longer_backlog, measure, paper, summary
+from coda.bench.timing import NOISE, NOISY, GpuBusy, Sample, compare, gpu_lock, longer_backlog, measure, summary
 
 pytestmark = pytest.mark.null
 
@@ -65,8 +65,8 @@ def test_noise_of_the_run_widens_the_floor() -> None:
     quiet = measure({"a": takes(1e-3)}, FakeClock(1, jitter=0.001), rounds=25)
     loud = measure({"a": takes(1e-3)}, FakeClock(1, jitter=0.2), rounds=25)
     assert quiet.floor < 0.01 < loud.floor
-    assert not quiet.summary("a").noisy
-    assert loud.summary("a").noisy
+    low, high = quiet.summary("a"), loud.summary("a")
+    assert low.p80 / low.p20 < NOISY < high.p80 / high.p20
 
 
 def test_every_variant_is_timed_once_per_round_in_changing_order() -> None:
@@ -112,26 +112,10 @@ def test_one_measurement_per_gpu(tmp_path: pathlib.Path, monkeypatch: pytest.Mon
         pass
 
 
-def test_the_published_protocol_runs_one_after_the_other() -> None:
-    order: list[str] = []
-
-    def call(name: str, seconds: float) -> Callable[[int], float]:
-        def run(at: int) -> float:
-            order.append(name)
-            return seconds
-
-        return run
-
-    found = paper({"a": call("a", 1e-3), "b": call("b", 2e-3)}, FakeClock(0), warmup=2, runs=30)
-    assert order == ["a"] * 32 + ["b"] * 32
-    assert found["b"][0] == pytest.approx(2e-3, rel=0.01)
-    assert 0 < found["a"][1] < 5e-5
-
-
 def test_the_backlog_covers_the_host() -> None:
     assert longer_backlog(0.5e-3, 1e-3) is None
     assert longer_backlog(1.5e-3, 1e-3) == 3e-3
     assert longer_backlog(0.8e-3, 1e-3) == 1.6e-3
     assert longer_backlog(1.0, 1e-3) == 0.02  # a call that waits for the device
     assert longer_backlog(1.0, 0.02) is None
-    assert longer_backlog(1.0, 0) is None  # the published protocol has none
+    assert longer_backlog(1.0, 0) is None  # not wanted
