@@ -13,16 +13,11 @@ from __future__ import annotations
 
 import datetime
 import enum
-import os
-import pathlib
 import platform
-import tempfile
 from importlib import metadata
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
-
-SCHEMA = "coda-agent/verdict/1"
 
 
 class Status(enum.StrEnum):
@@ -210,19 +205,6 @@ class Verdict(Record):
     def from_json(cls, text: str) -> Verdict:
         """Read and validate. Raises `pydantic.ValidationError`."""
         return cls.model_validate_json(text)
-
-    def write(self, path: pathlib.Path) -> None:
-        """Write to a file, at once or not at all."""
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(self.to_json() + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            pathlib.Path(temporary).unlink(missing_ok=True)
-            raise
 
 
 def overall(gates: tuple[GateRecord, ...]) -> Status:
