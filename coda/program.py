@@ -41,6 +41,7 @@ def check_name(name: str, what: str) -> None:
             f"{what}: this name cannot be used",
             got=repr(name),
             expected=f"an identifier without leading underscore, not one of {', '.join(REFUSED_NAMES)}",
+            hint="rename it, also where a plan reads it: these names belong to every call, of inner programs too",
         )
 
 

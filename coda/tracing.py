@@ -194,7 +194,7 @@ def _outputs(name: str, graph: Graph, result: Any, function: Callable[..., Any])
         try:
             check_name(key, f"{name}: output")
         except BadSignature as error:
-            raise BadOutputs(error.what, got=error.got, expected=error.expected, where=where) from None
+            raise BadOutputs(error.what, got=error.got, expected=error.expected, hint=error.hint, where=where) from None
         stored = value if isinstance(value, Stored) else Stored(value) if isinstance(value, Value) else None
         if stored is None or stored.value.graph is not graph:
             raise BadOutputs(
