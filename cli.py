@@ -206,7 +206,12 @@ def root(
 # shared parameters ----------------------------------------------------------------------------------------------------
 
 Arch = Annotated[
-    str, typer.Option("--arch", metavar="sm_90", help="GPU architecture that the compile gate builds for.")
+    str | None,
+    typer.Option(
+        "--arch",
+        metavar="sm_90",
+        help="GPU architecture that the compile gate builds for; the GPU's own, or sm_90 without one.",
+    ),
 ]
 Backends = Annotated[
     list[str] | None,
@@ -240,7 +245,7 @@ def author(
     goal: Annotated[
         float | None, typer.Option(metavar="0.95", help="Fraction of the physical floor's speed to reach; needs a GPU.")
     ] = None,
-    arch: Arch = "sm_90",
+    arch: Arch = None,
     backend: Backends = None,
     no_gpu: NoGpu = False,
     into: Annotated[Path | None, typer.Option(metavar="DIR", help="Where a passing kernel is kept.")] = None,
@@ -286,7 +291,7 @@ def author(
 def review(
     terminal: Terminal,
     kernel: Kernel,
-    arch: Arch = "sm_90",
+    arch: Arch = None,
     backend: Backends = None,
     no_gpu: NoGpu = False,
     into: Annotated[
@@ -351,7 +356,7 @@ def verify(
         str, typer.Option(metavar="NAME,…", help="Competing peers of the benchmark. Default: all that apply.")
     ] = "",
     record: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the benchmark's records there.")] = None,
-    arch: Arch = "sm_90",
+    arch: Arch = None,
     backend: Backends = None,
     no_gpu: NoGpu = False,
 ) -> Answer:

@@ -578,6 +578,14 @@ def test_flags_reach_the_judge_and_the_run(bench: FakeBench, places: Path) -> No
     assert (limits["time_s"], limits["max_tokens_total"]) == (300.0, 900000)
 
 
+def test_without_flags_the_judge_has_its_own_options(bench: FakeBench, places: Path) -> None:
+    """What to compile for, above all: the GPU's own architecture is the judge's to find."""
+    from agent.verify.judge import Options
+
+    run("author", "rms_scale", "--llm", script(places, support.source()))
+    assert bench.options == [Options()]
+
+
 def test_a_task_that_lets_wrong_kernels_pass_is_refused_before_anything_is_asked(
     bench: FakeBench, places: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

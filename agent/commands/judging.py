@@ -39,7 +39,8 @@ _ARCH = re.compile(r"sm_\d{2,3}[a-z]?")
 class Judging:
     """How to judge."""
 
-    arch: str = "sm_90"
+    arch: str | None = None
+    """None: the judge chooses, by the GPU where there is one."""
     backends: tuple[str, ...] = ()
     gpu: bool = True
     shapes: str = ""
@@ -51,7 +52,7 @@ class Judging:
         """Cheap, before anything slow is imported. Raises `UsageError` for a backend or an architecture that does not exist."""
         from coda.backends import registry
 
-        if _ARCH.fullmatch(self.arch) is None:
+        if self.arch is not None and _ARCH.fullmatch(self.arch) is None:
             raise UsageError(f"--arch {self.arch!r} is no architecture", hint="write it like sm_80, sm_90 or sm_100")
         for name in self.backends:
             if name not in registry.MODULES or name == "reference":
@@ -68,14 +69,14 @@ class Judging:
         """For the judge. Raises `UsageError` for shapes that are not this task's."""
         from ..verify.judge import Options
 
-        return Options(
-            arch=self.arch,
+        options = Options(
             backends=self.backends,
             device=self.gpu,
             schedule=None if schedule is None else dict(schedule),
             bench_shapes=tuple(self._dims(text, task) for text in self.shapes.split(",") if text),
             bench_peers=self.peers,
         )
+        return options if self.arch is None else options.model_copy(update={"arch": self.arch})
 
     @staticmethod
     def _dims(text: str, task: Task) -> dict[str, int]:
