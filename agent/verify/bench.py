@@ -5,9 +5,10 @@
     race      the part that knows nothing of GPUs: variants, a clock, a comparison, a word
 
 Per shape: several sets of inputs are rotated, so that no call sees the inputs of the one before; the outputs of timed calls are
-kept for rounds drawn afterwards and compared with the reference; a peer whose output is wrong does not race; the floor comes from the plain GEMM and a copy measured in
-the same run. A kernel that is wrong after timing fails here whatever it was before. The word is about the best peer:
-PASS (faster on some shape, slower on none), SLOWER, NO_DIFFERENCE, or SUSPECT, which a person has to look at.
+kept for rounds drawn afterwards and compared with the reference; the floor comes from the plain GEMM and a copy measured in
+the same run. A kernel that is wrong after timing fails here whatever it was before; a peer that is wrong does not race. The
+word is about the best peer: PASS (faster on some shape, slower on none), SLOWER, NO_DIFFERENCE, or SUSPECT, which a person has
+to look at.
 """
 
 from __future__ import annotations
@@ -195,14 +196,13 @@ def _measure(payload: Mapping[str, Any]) -> dict[str, Any]:
     copy, moved = device_copy()
     bandwidth = copy_bandwidth(clock, copy, moved)
     del copy
-    around = environment()
     words: list[Status] = []
     said: list[dict[str, Any]] = []
     shapes: list[Dims] = payload["shapes"] or [s.dims for s in task.shapes_of("benchmark")]
     for at, dims in enumerate(shapes):
         seed = draws.subseed(payload["seed"], at) % 2**31
         word, reason, record = _blamed(
-            lambda dims=dims, seed=seed: _shape(task, subject, dims, payload, clock, bandwidth, seed, around)  # type: ignore[misc]
+            lambda dims=dims, seed=seed: _shape(task, subject, dims, payload, clock, bandwidth, seed)  # type: ignore[misc]
         )
         words.append(word)
         shown = None if record is None else _plain(record)
@@ -246,7 +246,6 @@ def _shape(
     clock: Clock,
     bandwidth: float,
     seed: int,
-    around: Mapping[str, str],
 ) -> Answer:
     with trusted(f"drawing the inputs of {task.id}"):
         sets = [draws.draw(task, dims, seed=draws.subseed(seed, i), dtype=DTYPE, device="cuda") for i in range(SETS)]
@@ -275,7 +274,7 @@ def _shape(
         bandwidth=bandwidth,
         absent=absent,
         configs=configs,
-        environment=around,
+        environment=environment(),  # everything is warm: the clocks are those of the race
     )
     return race(contest, sets, check, clock, rounds=payload["rounds"], seed=seed)
 

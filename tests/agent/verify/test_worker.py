@@ -299,6 +299,18 @@ def test_without_a_gpu_the_probe_says_so(tmp_path: pathlib.Path) -> None:
     assert "without CUDA" in health.reason
 
 
+def test_a_healthy_gpu_says_its_name_and_architecture(tmp_path: pathlib.Path) -> None:
+    text = (
+        "__version__ = '0'\nfloat32 = 0\nclass version: cuda = '12'\n"
+        "class cuda:\n    is_available = staticmethod(lambda: True)\n"
+        "    get_device_name = staticmethod(lambda: 'X1')\n    get_device_capability = staticmethod(lambda: (10, 3))\n"
+        "class Numbers:\n    __add__ = lambda self, n: self\n    sum = lambda self: self\n    item = lambda self: 524800\n"
+        "def arange(*_, **__): return Numbers()\n"
+    )
+    health = gpu_health(20, env=fake_torch(tmp_path, text))
+    assert (health.state, health.device, health.arch) == ("healthy", "X1", "sm_103")
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
