@@ -26,7 +26,7 @@ from agent.prompting.quoting import fence, fenced, quote
 from agent.prompting.vocabulary import primitive_classes
 from agent.records import Status
 from agent.task import Input, Result, Shape, Task
-from agent.verify import static, vocabulary
+from agent.verify import static, subject, vocabulary
 from coda.errors import CodaError
 from coda.primitives import NAMES
 
@@ -191,6 +191,20 @@ def test_annotations_in_the_table_are_those_of_the_curated_kernel(id: str) -> No
         wanted = kinds[operand.kind] + {"1": "", "2": "(width=2)", "1/2": "(width=0.5)"}[str(operand.width)]
         if not operand.period:
             assert prompting.annotate(t, i) == wanted
+
+
+def test_the_judge_advises_no_other_kind_of_operand_than_the_prompt_did() -> None:
+    """The prompt knows the whole task, the judge's hint one shape: the hint may be vaguer, never another kind or width of tile."""
+    compared = set()
+    for id in TASKS:
+        for i in task.load(id).inputs:
+            told = prompting.annotate(task.load(id), i)
+            if told is not None and i.role == "operand" and i.default is None:
+                hint = subject.spelling(i)
+                kind = told if told.startswith("Tile") else told.partition("(")[0]
+                assert re.search(rf"\b{re.escape(kind)}(?![\w(])", hint), (id, i.name, told, hint)
+                compared.add(kind)
+    assert compared >= {"Tile", "Tile(width=2)", "RowVector", "ColVector"}
 
 
 def test_an_odd_shape_gets_no_annotation_rather_than_a_wrong_one() -> None:
