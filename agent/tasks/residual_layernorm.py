@@ -67,6 +67,7 @@ TASK = Task(
     shapes=(
         Shape("smoke", {"M": 32, "N": 64, "K": 48}, "one tile, K not a power of two"),
         Shape("smoke", {"M": 64, "N": 160, "K": 32}, "several column tiles per statistic"),
+        Shape("smoke", {"M": 64, "N": 64, "K": 40}, "square: a row's number is not a column's"),
         Shape("ragged", {"M": 1, "N": 2, "K": 1}, "a row of two: the deviation is half their distance"),
         Shape("ragged", {"M": 37, "N": 130, "K": 65}, "two columns past a tile: moments over N, not over whole tiles"),
         Shape("ragged", {"M": 129, "N": 258, "K": 64}, "one row past a tile"),
