@@ -618,14 +618,14 @@ def test_a_lint_that_the_machine_failed_says_nothing_about_the_task(
 
     asked = []
     report = lint.LintReport(
-        task="rms_scale", task_digest="0", status=word, tried=0, killed=0, problems=("the worker was killed",)
+        task="rms_scale", task_digest="0", status=word, tried=0, killed=0, problems=(f"the lint ended with {word}",)
     )
     monkeypatch.setattr(lint, "lint_in_worker", lambda task: asked.append(task.id) or report)
     for _ in range(2):  # and is tried again
         result = run("author", "rms_scale", "--llm", script(places, support.source()), "--json")
         error = document(result)["error"]
         assert (result.exit_code, error["code"]) == (5, "judge-unavailable")
-        assert f"{word}: the worker was killed" in error["message"]
+        assert f"cannot be linted here: the lint ended with {word}" in error["message"]
     assert asked == ["rms_scale"] * 2
     assert bench.options == []
     linted = run("lint", "rms_scale", "--json")

@@ -178,7 +178,7 @@ def _lint(terminal: Terminal, task: Task, settings: Settings) -> None:
         report = lint_in_worker(task)
         if machine_failed(report):
             raise JudgeUnavailable(
-                f"the task {task.id!r} cannot be linted here: {report.status}: {'; '.join(report.problems)[:600]}",
+                f"the task {task.id!r} cannot be linted here: {'; '.join(report.problems)[:600]}",
                 hint=f"`coda-agent doctor` says what is missing here; `coda-agent lint {task.id}` tries again",
             )
         try:
@@ -188,9 +188,8 @@ def _lint(terminal: Terminal, task: Task, settings: Settings) -> None:
             terminal.detail(f"the lint's outcome cannot be kept: {error}")
     if not report.ok:
         found = "; ".join((*report.problems, *(f"survives: {s}" for s in report.survivors)))[:600]
-        raise TaskRefused(
-            f"the task {task.id!r} does not refuse wrong kernels: {found}", hint=f"coda-agent lint {task.id}"
-        )
+        wrong = "does not refuse wrong kernels" if report.tried else "cannot be linted"
+        raise TaskRefused(f"the task {task.id!r} {wrong}: {found}", hint=f"coda-agent lint {task.id}")
     terminal.say(f"task {task.id}: {report.killed} of {report.tried} wrong programs are refused")
 
 

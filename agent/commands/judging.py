@@ -69,14 +69,14 @@ class Judging:
         """For the judge. Raises `UsageError` for shapes that are not this task's."""
         from ..verify.judge import Options
 
-        options = Options(
+        return Options(
+            arch=self.arch,
             backends=self.backends,
             device=self.gpu,
             schedule=None if schedule is None else dict(schedule),
             bench_shapes=tuple(self._dims(text, task) for text in self.shapes.split(",") if text),
             bench_peers=self.peers,
         )
-        return options if self.arch is None else options.model_copy(update={"arch": self.arch})
 
     @staticmethod
     def _dims(text: str, task: Task) -> dict[str, int]:

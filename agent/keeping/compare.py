@@ -21,6 +21,7 @@ from typing import Any, Literal
 import authored_kernels
 import examples_curated
 from coda.bench.record import BenchRecord
+from coda.bench.timing import NOISY
 from coda.errors import CodaError
 
 from .. import task
@@ -197,7 +198,7 @@ def _row(subject: Subject, record: BenchRecord) -> Row:
     best_mode = max((words[n] for n in ("compile", "max-autotune") if n in words), key=lambda c: c.ratio, default=None)
     top = record.best_peer
     verdict = f"SUSPECT: {record.suspicion}" if record.suspicion else (top.word if top else "no peer")
-    noisy = mine.p20 > 0 and mine.p80 / mine.p20 > 1.15
+    noisy = mine.p20 > 0 and mine.p80 / mine.p20 > NOISY
     return Row(
         kernel=subject.id,
         author=f"{subject.author}: {subject.who}",
