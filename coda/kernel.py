@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from coda.arguments import arguments
-from coda.errors import BadSignature, DeviceMismatch, OverlappingOutput, ShapeMismatch, UnknownOperand
+from coda.errors import BadSchedule, BadSignature, DeviceMismatch, OverlappingOutput, ShapeMismatch, UnknownOperand
 from coda.plan import Plan, execute
 from coda.plan_tracing import PlanValue, operand_dtypes, record_call, trace_plan
 from coda.primitives.types import DType, Kind
@@ -120,6 +120,7 @@ class _Programmed(Kernel[EpilogueProgram]):
         out: Mapping[str, Any] | None,
     ) -> Any:
         constants = self._constants(operands)
+        _check_config(config)
         if any(isinstance(x, PlanValue) for x in (*args, *operands.values())):
             return self._record(args, operands, constants)
         if self._calls is None:
@@ -218,6 +219,7 @@ class PlanKernel(Kernel[Plan]):
         """
         import torch
 
+        _check_config(config)
         bound = self.program.bind(args, operands)
         plan = self.specialise(_plan_dtypes(bound))
         first = next((x for x in bound.values() if isinstance(x, torch.Tensor) and x.ndim == 2), None)
@@ -265,6 +267,13 @@ def run(program: EpilogueProgram, args: Sequence[Any], operands: Mapping[str, An
     from coda.call import run as call
 
     return call(program, args, operands, *options)
+
+
+def _check_config(config: object) -> None:
+    if config is not None and not isinstance(config, Schedule):
+        raise BadSchedule(
+            "config is no schedule", got=f"{type(config).__name__} {config!r:.40}", expected="coda.Schedule(…)"
+        )
 
 
 def _bound_dtypes(program: EpilogueProgram, args: Sequence[Any], operands: Mapping[str, Any]) -> dict[str, str]:

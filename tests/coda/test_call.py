@@ -237,6 +237,9 @@ def test_a_config_belongs_to_its_backend():
     args, named = inputs()
     with pytest.raises(errors.BadSchedule, match="another backend"):
         add(*args, **named, backend="reference", config=Schedule(backend="triton"))
+    for config in ("fast", {"tile_m": 64}):
+        with pytest.raises(errors.BadSchedule, match="no schedule"):
+            add(*args, **named, config=config)
 
 
 def test_the_bytes_of_any_view():
