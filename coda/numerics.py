@@ -18,7 +18,8 @@ block of the same output. L is the longest contraction or reduction. For a plain
 summing K products in fp32 in any order costs: at most K·2^-24·Σ|a||b|, as a random walk in the RMS. Behind an epilogue the
 same terms arrive scaled by its derivative, which is what measuring the response gives. The trusted kernel's error counts only
 up to a cap per working dtype, so a poor baseline cannot loosen the rule: a result wrong by 1 % always fails in bf16. (Where the
-stored dtype is coarser, as fp8, its own precision sets the cap.) Positions of NaN and of each infinity must be those of the
+stored dtype is coarser, as fp8, its own precision sets the cap; an output of less than a block is no sample: there the cap is
+wider by the scatter of so few errors, and relative to what cancels in them, 2^24 times the response.) Positions of NaN and of each infinity must be those of the
 reference rounded to the stored dtype; both bounds must hold, never "one or the other". Everything is compared in chunks of
 rows, so that checking needs little memory.
 """
@@ -179,6 +180,7 @@ def within(
     )
     whole, noisy = _scale(reference), _scale(noise)
     unit = 2.0 ** -min(PRECISION[working], PRECISION[stored])
+    cap_rms = CAP_RMS * _scatter(reference.numel())
     usual_max, usual_rms = _usual(trusted, reference, unit)
     worst = _Worst()
     for first, rows, (c, t, r, z) in _blocks(candidate, trusted, reference, noise):
@@ -188,10 +190,13 @@ def within(
         size_max, size_rms = r.abs().amax(1), _rms(r)
         error = torch.where(finite, c - r, 0)
         other = _trusted_error(t, r, finite)
-        t_max = torch.minimum(other.amax(1).maximum(usual_max * size_max), CAP_MAX * unit * size_max)
-        t_rms = torch.minimum(_rms(other).maximum(usual_rms * size_rms), CAP_RMS * unit * size_rms)
-        share = noisy * size_rms / whole if whole > 0 else torch.zeros_like(size_rms)
         z = _plain(z)
+        scale_max, scale_rms = size_max, size_rms
+        if r.numel() < BLOCK:  # a few sums may cancel to anything: then what they are sums of is the scale
+            scale_max, scale_rms = size_max.maximum(z.abs().amax(1) * 2.0**24), size_rms.maximum(_rms(z) * 2.0**24)
+        t_max = torch.minimum(other.amax(1).maximum(usual_max * scale_max), CAP_MAX * unit * scale_max)
+        t_rms = torch.minimum(_rms(other).maximum(usual_rms * scale_rms), cap_rms * unit * scale_rms)
+        share = noisy * size_rms / whole if whole > 0 else torch.zeros_like(size_rms)
         floor_max = MAX_ULPS * _ulps(size_max, stored) + length * (z.abs().amax(1) + share)
         floor_rms = RMS_ULPS * _ulps(size_rms, stored) + math.sqrt(length) * (_rms(z) + share)
         worst.add(
@@ -208,7 +213,7 @@ def _usual(trusted: torch.Tensor, reference: torch.Tensor, unit: float) -> tuple
     blocks the trusted kernel is lucky. An output of less than a block has no average: there the cap itself counts.
     """
     if reference.numel() < BLOCK:
-        return CAP_MAX * unit, CAP_RMS * unit
+        return CAP_MAX * unit, CAP_RMS * _scatter(reference.numel()) * unit
     count, total_max, total_rms = 0, 0.0, 0.0
     for _, _, (t, r) in _blocks(trusted, reference):
         finite = torch.isfinite(r)
@@ -220,6 +225,11 @@ def _usual(trusted: torch.Tensor, reference: torch.Tensor, unit: float) -> tuple
         total_max += float((other.amax(1)[seen] / size_max[seen]).clamp_max(CAP_MAX * unit).sum())
         total_rms += float((_rms(other)[seen] / size_rms[seen]).clamp_max(CAP_RMS * unit).square().sum())
     return (total_max / count, math.sqrt(total_rms / count)) if count else (0.0, 0.0)
+
+
+def _scatter(elements: int) -> float:
+    """How far above its expectation the RMS of so few elements may lie: three deviations. Of a block it is as good as none."""
+    return 1 + 3 / math.sqrt(max(elements, 1)) if elements < BLOCK else 1.0
 
 
 def _trusted_error(t: torch.Tensor, r: torch.Tensor, finite: torch.Tensor) -> torch.Tensor:

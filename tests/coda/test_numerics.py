@@ -223,6 +223,24 @@ def test_exact_takes_another_order_and_refuses_another_formula() -> None:
     assert exact(torch.zeros(4, dtype=torch.float64), torch.zeros(4, dtype=torch.float64)).ok
 
 
+def test_one_sum_that_cancels_is_judged_by_what_cancels() -> None:
+    """An honest product of one element, its first factor rounded on the way: |z| says nothing about its error."""
+    refused, wrong = 0, 0
+    for seed in range(300):
+        torch.manual_seed(seed)
+        h, w = torch.randn(1, 64).double(), (torch.randn(64, 1) / 8).half().double()
+        right = h @ w
+        stored = [((h + 1e-9 * k).half().double() @ w).half() for k in range(2)]  # both round what is between
+        noise = response(lambda x: {"z": x["h"] @ x["w"]}, {"h": h, "w": w}, {"z": right}, seed=seed)["z"]
+        verdicts = [
+            within(x, stored[1], right, working="float16", noise=noise, length=64).ok
+            for x in (stored[0], stored[0] + 0.1)
+        ]
+        refused, wrong = refused + (not verdicts[0]), wrong + verdicts[1]
+    assert refused <= 4  # where the response is small by chance too; 47 were refused relative to |z|
+    assert wrong == 0
+
+
 def test_the_response_is_the_cost_of_rounding_the_inputs() -> None:
     g = gemm(9, torch.float32)
     size = (g["a"].double().square() @ g["b"].double().square()).sqrt()
