@@ -125,7 +125,11 @@ class Environment(Record):
             except metadata.PackageNotFoundError:
                 continue
         return cls(
-            python=platform.python_version(), platform=platform.platform(), packages=packages, gpu=gpu, arch=arch
+            python=platform.python_version(),
+            platform=f"{platform.system()} {platform.machine()}",
+            packages=packages,
+            gpu=gpu,
+            arch=arch,
         )
 
 

@@ -55,3 +55,8 @@ def debug() -> bool:
 def interpreting() -> bool:
     """Whether Triton runs in its interpreter in this process (Triton's own variable TRITON_INTERPRET)."""
     return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "yes", "on", "y")
+
+
+def of_child(**changes: str) -> dict[str, str]:
+    """The environment of a child process: this one's, with changes."""
+    return {**os.environ, **changes}

@@ -2,7 +2,9 @@
 
     reference   PyTorch on any device: the meaning of a program, rounded at its stores
     triton      our own generator over one GEMM template; NVIDIA sm_80 and newer, interpreter on a CPU
-    cutedsl     quack-kernels' mainloop and epilogue operators on Hopper and newer
+
+`coda/backends/cutedsl` lowers to quack-kernels' mainloop and epilogue operators. It compiles but has not been run on a GPU, so it
+is not among them yet.
 
 A backend is found by its module path and imported when it is first asked for, so that importing coda imports none.
 """

@@ -131,7 +131,11 @@ def environment() -> dict[str, str]:
     """What a number depends on besides the kernel."""
     import torch
 
-    found = {"python": platform.python_version(), "torch": str(torch.__version__), "platform": platform.platform()}
+    found = {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "platform": f"{platform.system()} {platform.machine()}",
+    }
     for name in ("triton", "quack-kernels", "nvidia-cutlass-dsl", "liger-kernel"):
         try:
             found[name] = metadata.version(name)

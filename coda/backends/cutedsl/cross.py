@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from coda import env
 from coda.backends.cutedsl import configs
 from coda.errors import BadSchedule, CompileError
 from coda.problem import Problem, Schedule, TensorSpec
@@ -50,14 +51,13 @@ def build(program: EpilogueProgram, problem: Problem, schedule: Schedule, arch: 
     with tempfile.TemporaryDirectory(prefix="coda-cutedsl-") as folder:
         request = pathlib.Path(folder) / "request.json"
         request.write_text(json.dumps(_request(program, problem, schedule, arch)), encoding="utf-8")
-        environment = {
-            **os.environ,
-            "QUACK_ARCH": str(generation),
-            "CUTE_DSL_ARCH": configs.target(arch),
-            "QUACK_CACHE_DIR": str(pathlib.Path(folder) / "objects"),
-            "QUACK_CACHE_ENABLED": "1",
-            "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-        }
+        environment = env.of_child(
+            QUACK_ARCH=str(generation),
+            CUTE_DSL_ARCH=configs.target(arch),
+            QUACK_CACHE_DIR=str(pathlib.Path(folder) / "objects"),
+            QUACK_CACHE_ENABLED="1",
+            PYTHONPATH=os.pathsep.join(p for p in sys.path if p),
+        )
         output = _child(
             [sys.executable, "-m", "coda.backends.cutedsl.cross", folder], environment, seconds, program.name
         )
