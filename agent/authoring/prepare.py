@@ -61,7 +61,13 @@ def prepare(
     show_own: bool = False,
 ) -> Prompt:
     """The prompt of a task, from the curated bank unless `examples` are given."""
-    shown = bank.choose(task.id, bank.examples() if examples is None else examples, budget=budget, show_own=show_own)
+    shown = bank.choose(
+        task.id,
+        bank.examples() if examples is None else examples,
+        budget=budget,
+        show_own=show_own,
+        interface=bank.interface_of(task),
+    )
     system, text = prompting.system_text(shown.examples), prompting.task_text(task)
     return Prompt(task, shown, system, text, model, max_tokens, effort)
 

@@ -28,7 +28,7 @@ from coda.program import REFUSED_NAMES
 from ..llm.protocol import Message, ProblemKind, Reply, Request, clean_text
 from ..records import Status
 from ..settings import Effort
-from ..task import Input, Task, lengths
+from ..task import Input, Result, Task, lengths
 from ..verify.vocabulary import BUILTINS
 from .bank import Example
 from .feedback import Feedback, Refused, UnusableReply
@@ -77,7 +77,7 @@ def task_text(task: Task) -> str:
         title=task.title,
         description=task.description.strip() or "See the tables.",
         inputs=[_input_row(task, i) for i in task.inputs],
-        outputs=[{"name": o.name, "shape": _shape(o.shape), "dtype": _stored(o.dtype)} for o in task.outputs],
+        outputs=[{"name": o.name, "shape": _shape(o.shape), "dtype": _stored(o)} for o in task.outputs],
         kind=_kind_line(task),
         gemms=task.gemms,
         interface=_interface_line(task),
@@ -149,6 +149,8 @@ def _use(task: Task, i: Input) -> str:
     if i.role == "input" and task.kind == "plan":
         return f"parameter `{i.name}`"
     annotation = annotate(task, i)
+    if annotation and "period" in annotation:
+        return f"parameter `{i.name}: {annotation}`, repeated along the columns (with `width=0.5` to go with halves)"
     return f"parameter `{i.name}: {annotation}`" if annotation else f"parameter `{i.name}`"
 
 
@@ -157,6 +159,8 @@ def annotate(task: Task, i: Input) -> str | None:
     frame = _frame(task)
     if frame is None or not i.shape:
         return None if i.shape else "Scalar"
+    if len(i.shape) == 1 and i.shape[0].isdecimal():  # as long whatever N is: it repeats
+        return f"RowVector(period={i.shape[0]})"
     m, n, dims = frame
     size = lengths(i.shape, dims)
     if len(size) == 1:
@@ -192,8 +196,14 @@ def _shape(shape: tuple[str, ...]) -> str:
     return f"({inside},)" if len(shape) == 1 else f"({inside})"
 
 
-def _stored(dtype: str) -> str:
-    return "the dtype under test, the default of a tile" if dtype == "data" else f"{dtype}, the default of a vector"
+def _stored(o: Result) -> str:
+    """How an output is stored, and what to write where that is not the default."""
+    vector = len(o.shape) == 1
+    if o.dtype == "data":
+        return "the dtype under test" + ("" if vector else ", the default of a tile")
+    if vector and o.dtype == "float32":
+        return "float32, the default of a vector"
+    return f'{o.dtype}: write `store(v, dtype="{o.dtype}")`'
 
 
 def _kind_line(task: Task) -> str:

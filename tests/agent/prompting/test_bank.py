@@ -11,6 +11,7 @@ import coda
 from agent import task
 from agent.prompting import bank
 from agent.prompting.bank import Example, choose, similarity, withhold
+from agent.task import Input, Result, Task
 from coda.primitives import ColVector, RowVector, row_mean, rsqrt, sigmoid, tanh
 
 pytestmark = pytest.mark.null
@@ -72,6 +73,23 @@ def test_a_task_without_an_example_withholds_nothing() -> None:
     assert withhold("unheard-of", BANK) == {}
 
 
+def test_without_an_example_of_its_own_the_interface_is_compared() -> None:
+    made = Task(
+        id="unheard-of", title="t", aliases=(), family="f", difficulty=1, reference=dict, baseline=dict,
+        inputs=(Input("x", ("M", "K"), role="a"), Input("w", ("K", "N"), role="b"), Input("r", ("M",)), Input("g", ("N",))),
+        outputs=(Result("y", ("M", "N")), Result("s", ("M",), dtype="float32")), shapes=(),
+    )  # fmt: skip
+    alike = {"gated", "same", "containing"}  # `renamed` has other names, `other` one operand less
+    assert withhold("unheard-of", BANK, bank.interface_of(made)) == dict.fromkeys(alike, "it has the task's interface")
+    matrix = dataclasses.replace(made, inputs=(*made.inputs[:3], Input("g", ("M", "N"))))
+    assert set(withhold("unheard-of", BANK, bank.interface_of(matrix))) == {
+        "containing"
+    }  # inputs of a plan have no kind
+    assert "other" not in withhold("gated", BANK, bank.interface_of(made))  # its own example says more
+    siblings = ("gelu_tanh_backward", "silu_backward", "squared_relu_backward")
+    assert all("gelu_backward" in withhold(id, bank.examples(), bank.interface_of(task.load(id))) for id in siblings)
+
+
 def test_asked_for_everything_is_shown() -> None:
     shown = choose("gated", BANK, show_own=True)
     assert shown.ids == ("other", "same", "gated", "renamed", "containing")
@@ -103,7 +121,7 @@ def test_the_curated_bank_fits_the_budget_and_its_own_rules() -> None:
     assert sum(e.tokens for e in everything) <= bank.BUDGET_TOKENS
     assert [e.rung for e in everything] == sorted(e.rung for e in everything)
     for id in task.cards():
-        shown = choose(id, everything)
+        shown = choose(id, everything, interface=bank.interface_of(task.load(id)))
         assert id not in shown.ids
         own = next((e for e in everything if e.id == id), None)
         assert own is None or own.program.digest not in {e.program.digest for e in shown.examples}

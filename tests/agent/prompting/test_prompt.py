@@ -207,6 +207,25 @@ def test_the_judge_advises_no_other_kind_of_operand_than_the_prompt_did() -> Non
     assert compared >= {"Tile", "Tile(width=2)", "RowVector", "ColVector"}
 
 
+def test_a_vector_as_long_whatever_n_is_repeats() -> None:
+    t = task.load("head_norm_rope")
+    told = {i.name: prompting.annotate(t, i) for i in t.inputs}
+    assert (told["gamma"], told["frequency"]) == ("RowVector(period=64)", "RowVector(period=32)")
+    assert "`frequency: RowVector(period=32)`, repeated along the columns (with `width=0.5`" in task_text(t)
+
+
+def test_what_is_not_stored_by_default_says_what_to_write() -> None:
+    rows = {
+        line.split("`")[1]: line
+        for line in task_text(task.load("router_scores")).split("## Outputs")[1].splitlines()
+        if "`" in line
+    }
+    assert rows["scores"].endswith('float32: write `store(v, dtype="float32")` |')
+    assert rows["lse"].endswith("float32, the default of a vector |")
+    assert '| float8_e4m3fn: write `store(v, dtype="float8_e4m3fn")` |' in task_text(task.load("fp8_row_scale"))
+    assert prompting._stored(Result("v", ("M",))) == "the dtype under test"
+
+
 def test_an_odd_shape_gets_no_annotation_rather_than_a_wrong_one() -> None:
     t = Task(
         id="t", title="t", aliases=(), family="f", difficulty=1, reference=dict, baseline=dict, kind="pointwise", gemms=0,
