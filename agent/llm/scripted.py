@@ -7,7 +7,7 @@ For tests and demonstrations of anything that talks to a model, here and elsewhe
     llm.history[0].task         # what was asked
 
 An entry is a text (read as a model's text reply is), a `Reply`, or an exception to raise. `scripted:FILE` reads a
-script:
+script, whose replies belong to the model calls of a run by number: a run that is resumed goes on with the next one.
 
 - `*.json`: a list of texts and of objects with any of `text`, `source`, `rationale`, `schedule`, `stop_reason`,
   `category`, `model`, `usage`. `source` stands for a tool call.
@@ -83,13 +83,20 @@ class ScriptedReply(Record):
 
 
 class ScriptedLLM:
-    """Queue and history."""
+    """Queue and history.
+
+    Args:
+        replies: What it says.
+        by_round: Whether the first reply is the one to call 1 of a run, the second to call 2, and so on, whatever this object
+            was asked before; else whoever asks gets the next one.
+    """
 
     name = "scripted"
 
-    def __init__(self, replies: Iterable[str | Reply | Exception] = ()) -> None:
+    def __init__(self, replies: Iterable[str | Reply | Exception] = (), *, by_round: bool = False) -> None:
         self.queue: deque[str | Reply | Exception] = deque(replies)
         self.history: list[Request] = []
+        self._by_round = by_round
 
     @classmethod
     def from_file(cls, path: Path) -> ScriptedLLM:
@@ -105,17 +112,12 @@ class ScriptedLLM:
                 f"--llm scripted:{path} cannot be read: {error}", hint="name a JSON, Python or Markdown file"
             ) from error
         if path.suffix == ".json":
-            return cls(_json_script(path, text))
-        return cls(part.strip("\n") + "\n" for part in _MARKER.split(text) if part.strip())
+            return cls(_json_script(path, text), by_round=True)
+        return cls((part.strip("\n") + "\n" for part in _MARKER.split(text) if part.strip()), by_round=True)
 
     def complete(self, request: Request, on_text: OnText | None = None) -> Reply:
         self.history.append(request)
-        if not self.queue:
-            raise ScriptExhausted(
-                f"the script is over: {len(self.history) - 1} replies, and round {request.round} asks for another",
-                hint="add replies to the script, or bound the run with --rounds",
-            )
-        entry = self.queue.popleft()
+        entry = self._entry(request)
         if isinstance(entry, Exception):
             raise entry
         reply = ScriptedReply(text=entry).reply() if isinstance(entry, str) else entry
@@ -125,6 +127,17 @@ class ScriptedLLM:
 
     def estimate(self, request: Request) -> int:
         return estimate_tokens(request)
+
+    def _entry(self, request: Request) -> str | Reply | Exception:
+        if self._by_round and request.round <= len(self.queue):
+            return self.queue[request.round - 1]
+        if not self._by_round and self.queue:
+            return self.queue.popleft()
+        held = len(self.queue) if self._by_round else len(self.history) - 1
+        raise ScriptExhausted(
+            f"the script is over: it holds {held} repl{'y' if held == 1 else 'ies'}, call {request.round} asks for another",
+            hint="add replies to the script, or bound the run with --rounds",
+        )
 
 
 def _json_script(path: Path, text: str) -> list[str | Reply | Exception]:

@@ -272,7 +272,7 @@ def test_queue_and_history() -> None:
     assert llm.complete(request(3)) is done
     with pytest.raises(LLMUnavailable):
         llm.complete(request(4))
-    with pytest.raises(ScriptExhausted, match="4 replies, and round 5"):
+    with pytest.raises(ScriptExhausted, match="4 replies, call 5"):
         llm.complete(request(5))
     assert [r.round for r in llm.history] == [1, 2, 3, 4, 5]
 
@@ -303,6 +303,17 @@ def test_scripts_in_each_format(tmp_path: Path) -> None:
     assert cut.problem.kind == "truncated"
     assert [r.submission.source for r in play("a.py", 2) if r.submission] == [CODE, CODE.replace("acc", "a")]
     assert [r.submission is None for r in play("a.md", 3)] == [True, False, False]
+
+
+def test_a_script_answers_by_the_number_of_the_call(tmp_path: Path) -> None:
+    """A resumed run asks a new object for its third reply first."""
+    (tmp_path / "a.json").write_text(json.dumps(["one", "two", "three"]))
+    first, second = (ScriptedLLM.from_file(tmp_path / "a.json") for _ in range(2))
+    assert [first.complete(request(n)).text for n in (1, 2)] == ["one", "two"]
+    assert second.complete(request(3)).text == "three"
+    assert second.complete(request(3)).text == "three"  # asked again after a call that was lost
+    with pytest.raises(ScriptExhausted, match="holds 3 replies, call 4"):
+        second.complete(request(4))
 
 
 @pytest.mark.parametrize("content", ["{", "{}", '[{"sauce": "x"}]', "[1]"])
