@@ -1,6 +1,6 @@
 """Gate `algebra`: is it the right formula? fp64 on a CPU, so that nothing but the formula can differ.
 
-    check       one program against its task: every distribution × visible and hidden sizes, then calculus for gradients
+    check       one program against its task: every distribution × visible and hidden sizes, long and thin ones, calculus
     reference   the task's reference in fp64
     compare     the comparison of one case (shared with the spec lint: what the lint's mutants must not survive)
     work        the worker's entry: program JSON and task name in, evidence out
@@ -29,7 +29,7 @@ from ..task import Dims, Gradient, Task
 from . import inputs as draws
 from .blame import Blamed, blame, described, trusted
 from .patterns import describe
-from .sizes import hidden, small_shapes
+from .sizes import hidden, long_shapes, small_shapes
 from .subject import Subject, load_task
 
 FAMILIES = ("smoke", "ragged")
@@ -43,7 +43,7 @@ class Case:
     """One set of inputs."""
 
     where: str
-    """smoke, ragged, tiny, near or far: never sizes, the author sees this word."""
+    """smoke, ragged, tiny, near, far or long: never sizes, the author sees this word."""
     dims: Dims
     distribution: str
     seed: int
@@ -83,13 +83,15 @@ def compare(candidate: Mapping[str, torch.Tensor], right: Mapping[str, torch.Ten
 
 
 def cases(task: Task, seed: int, rng: random.Random) -> Iterator[Case]:
-    """Every distribution on one visible and on every hidden size, and `normal` on all visible ones."""
+    """Every distribution on one visible and on every hidden size; `normal` on all visible and on long and thin ones."""
     visible, secret = small_shapes(task), hidden(task, rng)
     for at, (where, dims) in enumerate(visible):
         yield Case(where, dims, "normal", draws.subseed(seed, "visible", at))
     for at, distribution in enumerate(task.distributions):
         for where, dims in (visible[at % len(visible)], *secret):
             yield Case(where, dims, distribution, draws.subseed(seed, where, distribution))
+    for at, dims in enumerate(long_shapes(task, rng)):
+        yield Case("long", dims, "normal", draws.subseed(seed, "long", at))
 
 
 def check(subject: Subject, *, seed: int, seconds: float = 60.0) -> Findings:

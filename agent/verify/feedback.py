@@ -163,10 +163,16 @@ def _when(seen: Sequence[Mapping[str, Any]]) -> str:
     if "normal" not in distributions:
         found += [KINDS.get(d, d) for d in sorted(distributions)]
     if places and not places & {"smoke", "benchmark", "benchmark-like"}:
-        found.append("sizes that do not fill whole tiles" if places & {"ragged", "near", "far"} else "tiny sizes")
+        found.append(_kind_of_sizes(places))
     dtypes = {str(f["dtype"]) for f in seen if f.get("dtype")}
     found += [f"in {d}" for d in sorted(dtypes)] if dtypes else []
     return f" (with {', '.join(found)})" if found else ""
+
+
+def _kind_of_sizes(places: set[str]) -> str:
+    if places <= {"long"}:
+        return "many rows or columns only: no position and no size may be special"
+    return "sizes that do not fill whole tiles" if places & {"ragged", "near", "far"} else "tiny sizes"
 
 
 _SIZES = re.compile(r"\(\d[\d, ]*\)|\d+ ?[×x] ?\d+(?: ?[×x] ?\d+)*|\bN = \d+|\b\d+ (?:rows|columns)\b")

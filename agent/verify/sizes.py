@@ -2,6 +2,8 @@
 
     Rules           what the task's small shapes have in common: the step of each dim, and dims that are always equal
     hidden          tiny, near and far sizes that keep those rules
+    long_shapes     one dim as long as in a benchmark, in a model or longer, the others tiny
+    square_shapes   sizes at which outputs are square and as large as an input
     bounded         sizes cut down until all dims multiplied are at most a limit
     distinct_dims   small sizes with all lengths different, for telling symbolic shapes apart
 
@@ -12,14 +14,22 @@ anything. So a task says what it allows by the ragged shapes that it lists.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..task import Dims, Task
+from ..task import Dims, Task, lengths
 
 MAX_ELEMENTS = 1 << 21
 """Of M·N·K (all dims multiplied where there are fewer) of a hidden shape: fp64 on a CPU stays well under a second."""
+LONG_ELEMENTS = 1 << 22
+"""Of the largest tensor of a long shape; longer ones are left out."""
+MODEL_LENGTHS = (1024, 2048, 4096, 5120, 8192, 11008, 14336, 16384, 28672, 32768)
+"""Widths, depths and vocabularies that people run: what a kernel could single out without its task naming it."""
+SQUARE = 32
+"""About the length of a square shape's dims."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +73,68 @@ def hidden(task: Task, rng: random.Random) -> list[tuple[str, Dims]]:
     near = rules.complete({n: v + rng.choice((-1, 1)) * rules.step[n] for n, v in base.items()})
     far = rules.complete({n: rules.step[n] * max(1, rng.randint(130, 330) // rules.step[n]) for n in rules.step})
     return [(what, bounded(dims, rules)) for what, dims in (("tiny", tiny), ("near", near), ("far", far))]
+
+
+def long_shapes(task: Task, rng: random.Random) -> list[Dims]:
+    """One long dim at a time: every length of it in a benchmark or a model, one between, one beyond all of these.
+
+    A kernel that counts rows or columns, or asks how many there are, must get any of them right; with the other dims tiny
+    that costs next to nothing, whatever the length.
+    """
+    rules = Rules.of(task)
+    returned = {n for n in rules.step for o in task.outputs for text in o.shape if n in text}
+    seen = returned if task.gemms < 2 else {*rules.step}
+    found: dict[tuple[tuple[str, int], ...], Dims] = {}
+    for name in (n for n in rules.step if n not in rules.same):
+        own = {s.dims[name] for s in task.shapes_of("benchmark")}
+        longest = max(own | {SQUARE * 8})
+        between = round(math.exp(rng.uniform(math.log(SQUARE * 8), math.log(longest))))
+        beyond = longest + rules.step[name] * rng.randint(1, max(1, longest // (2 * rules.step[name])))
+        models = MODEL_LENGTHS if name in seen else ()  # what one GEMM sums over, no epilogue can ask for
+        for length in sorted({*own, *models, between, beyond}):
+            tiny = {n: step * rng.randint(1, 3) if step < 16 else step for n, step in rules.step.items()}
+            dims = rules.complete({**tiny, name: length})
+            if largest_tensor(task, dims) <= LONG_ELEMENTS:
+                found.setdefault(tuple(sorted(dims.items())), dims)
+    return list(found.values())
+
+
+def largest_tensor(task: Task, dims: Dims) -> int:
+    """Elements of the largest input or output."""
+    return max(math.prod(lengths(x.shape, dims)) for x in (*task.inputs, *task.outputs))
+
+
+def square_shapes(task: Task) -> list[Dims]:
+    """For each matrix that the task returns: neither tiny nor large sizes at which it is square and as large as an input.
+
+    Where no single shape has both, there is one for each. What is transposed, or copied from an input, fits there only.
+    """
+    rules = Rules.of(task)
+    about = list(_about_square(rules))
+    found: dict[tuple[tuple[str, int], ...], Dims] = {}
+    for output in (o for o in task.outputs if len(o.shape) == 2):
+        shapes = [lengths(output.shape, dims) for dims in about]
+        square = [rows == columns for rows, columns in shapes]
+        copies = [
+            any(lengths(i.shape, dims) == shape for i in task.inputs)
+            for dims, shape in zip(about, shapes, strict=True)
+        ]
+        both = [x and y for x, y in zip(square, copies, strict=True)]
+        for fits in (both,) if any(both) else (square, copies):
+            chosen = next(itertools.compress(about, fits), None)
+            if chosen is not None:
+                found.setdefault(tuple(sorted(chosen.items())), chosen)
+    return list(found.values())
+
+
+def _about_square(rules: Rules) -> Iterator[dict[str, int]]:
+    """All dims of one length, then some of them doubled."""
+    length = math.lcm(*rules.step.values())
+    length *= max(1, round(SQUARE / length))
+    for factors in itertools.product((1, 2), repeat=len(rules.step)):
+        dims = rules.complete({n: length * f for n, f in zip(rules.step, factors, strict=True)})
+        if math.prod(dims.values()) <= MAX_ELEMENTS * 8:
+            yield dims
 
 
 def bounded(dims: Dims, rules: Rules, elements: int = MAX_ELEMENTS) -> Dims:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 from typing import Any
 
 import pytest
 import torch
 
 from agent.records import Status
-from agent.task import Gradient, Task, load
-from agent.verify import algebra, exploits
+from agent.task import Gradient, Task, cards, load
+from agent.verify import algebra, exploits, sizes
 from agent.verify.inputs import run_seed
 from agent.verify.subject import Subject, task_ref
 
@@ -157,3 +158,26 @@ def test_the_worker_answers_plain_json() -> None:
     answer = algebra.work(json.loads(json.dumps(payload)))
     assert json.loads(json.dumps(answer, allow_nan=False))["status"] == "PASS"
     assert answer["evidence"]["cases"] > 10
+
+
+@pytest.mark.parametrize("source", [s for s in exploits.SOURCES if s.id.startswith("X46")], ids=lambda s: s.id)
+def test_no_position_and_no_size_may_be_special(source: exploits.Source) -> None:
+    found = algebra.check(subject(source.text), seed=run_seed())
+    assert found.status is Status.WRONG_VALUES
+    if source.id != "X46a":  # right wherever the task's small sizes are: only the long ones tell
+        assert {f["where"] for f in found.failures} <= {"long", "far"}
+
+
+@pytest.mark.parametrize("task_id", cards())
+def test_long_sizes_are_accepted_by_every_task_of_the_bank(task_id: str) -> None:
+    """Every benchmark length of every dim is there, one is beyond, and the references take the cheapest and the longest."""
+    task = load(task_id)
+    shapes = sizes.long_shapes(task, random.Random(run_seed()))
+    for name in task.shapes[0].dims:
+        lengths = {dims[name] for dims in shapes}
+        own = {s.dims[name] for s in task.shapes_of("benchmark")}
+        assert own <= lengths
+        assert max(lengths) > max(own)
+    assert all(sizes.largest_tensor(task, dims) <= sizes.LONG_ELEMENTS for dims in shapes)
+    for dims in (shapes[0], max(shapes, key=lambda d: sizes.largest_tensor(task, d))):
+        assert algebra.reference(task, algebra.draws.draw(task, dims, seed=1))
