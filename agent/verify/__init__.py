@@ -5,7 +5,7 @@ In the order in which a candidate meets them, each gate with what it stands on:
     vocabulary.py      what a kernel file may name
     static_rules.py    rules on the syntax tree
     static.py          gate `static`: reads the text, runs nothing
-    wire.py            strict documents across a process border
+    wire.py            strict documents across a process border;  plain.py  text that is safe to show and to store
     blame.py           whose fault an exception is: the candidate's, the task's or the machine's
     process.py         a child under limits;  supervise.py  its watchdog;  confine.py  what a candidate's process gives up
     trace_child.py     the throw-away process that runs a candidate's Python once

@@ -142,7 +142,9 @@ def _case(subject: Subject, case: Case, found: Findings) -> None:
             Status.RUNTIME_ERROR, f"the kernel does not run at {case.where} sizes: {what}", pattern="error", **labels
         )
         return
-    for name, comparison in compare(values, right).items():
+    compared = compare(values, right)
+    rest = [name for name, comparison in compared.items() if comparison.ok]
+    for name, comparison in compared.items():
         if comparison.why != "shape":
             off = comparison.ratio * EXACT
             found.worst[name] = max(found.worst.get(name, 0.0), off if math.isfinite(off) else 1e308)
@@ -151,7 +153,12 @@ def _case(subject: Subject, case: Case, found: Findings) -> None:
         status = {"shape": Status.WRONG_SHAPE, "nonfinite": Status.NONFINITE}.get(comparison.why, Status.WRONG_VALUES)
         seen = describe(values[name], right[name], inputs=inputs, outputs=right, dims=case.dims, name=name)
         found.fail(
-            status, f"output {name!r} differs from the reference: {seen.text}", output=name, **seen.to_dict(), **labels
+            status,
+            f"output {name!r} differs from the reference: {seen.text}",
+            output=name,
+            right=rest,
+            **seen.to_dict(),
+            **labels,
         )
 
 

@@ -34,13 +34,15 @@ if TYPE_CHECKING:
 DTYPE = "bfloat16"
 DEFAULT_ARCH = "sm_90"
 """Where no architecture was asked for and there is no GPU."""
+SCHEDULE_AT_FAULT = "the schedule is at fault, not the kernel"
+"""How a refusal of an author's schedule begins."""
 
 
 def gate(run: Judgement) -> GateRecord:
     """One worker per backend; the record has what each of them said."""
     from .judge import from_worker
 
-    names = run.options.backends or tuple(n for n in registry.MODULES if n != "reference")
+    names = run.options.backends or fused()
     run.arch = target(run)
     said: dict[str, GateRecord] = {}
     for name in names:
@@ -57,6 +59,11 @@ def gate(run: Judgement) -> GateRecord:
     return _together(said, run.arch)
 
 
+def fused() -> tuple[str, ...]:
+    """The backends that compile."""
+    return tuple(n for n in registry.MODULES if n != "reference")
+
+
 def target(run: Judgement) -> str:
     """The architecture that was asked for, else that of the GPU on which the later gates run, else the default one."""
     from .judge import gpu
@@ -68,7 +75,7 @@ def target(run: Judgement) -> str:
 
 
 def _together(said: Mapping[str, GateRecord], arch: str) -> GateRecord:
-    """Every program must compile somewhere; else the first backend's own failure is the gate's."""
+    """Every program must compile somewhere, and a schedule where it is meant for; else the first failure is the gate's."""
     evidence: dict[str, JsonValue] = {"arch": arch, "dtype": DTYPE}
     backends: dict[str, JsonValue] = {}
     compiled: set[str] = set()
@@ -84,6 +91,9 @@ def _together(said: Mapping[str, GateRecord], arch: str) -> GateRecord:
     if not ran:
         reasons = "; ".join(f"{n}: {r.reason}" for n, r in said.items()) or "there is no fused backend"
         return GateRecord.not_run("compile", reasons)
+    blamed = next((r for r in ran if r.evidence.get("fault") == "schedule"), None)
+    if blamed is not None:  # another backend may compile the kernel: without the schedule that was asked for
+        return GateRecord(name="compile", status=blamed.status, reason=blamed.reason, evidence=evidence)
     if wanted and wanted == compiled:
         return GateRecord(name="compile", status=Status.PASS, evidence=evidence)
     failed = next((r for r in ran if r.status.refuses), ran[0])
@@ -129,6 +139,10 @@ def work(payload: dict[str, Any]) -> dict[str, Any]:
         for part, problem in problems(subject, example_inputs(task, dims, DTYPE), payload["arch"]):
             mine = own(schedule, backend.name, part)
             built.append({"shape": where, **_build(backend, part, problem, mine, payload["arch"])})
+    refused = next((b for b in built if b.get("fault") == "schedule"), None)
+    if refused is not None:
+        about = {"built": built, "fault": "schedule"}
+        return {"status": "COMPILE_ERROR", "reason": refused["reason"], "evidence": about}
     programs = {b["program"]: all(x["status"] == "PASS" for x in built if x["program"] == b["program"]) for b in built}
     bad = next((b for b in built if b["status"] != "PASS"), None)
     evidence = {"built": built, "programs": programs}
@@ -152,7 +166,12 @@ def _build(
     try:
         chosen = schedule or backend.default_schedule(part, problem)
         artifact = backend.compile(part, problem, chosen, arch)
-    except (CompileError, BadSchedule, Unsupported) as error:
+    except BadSchedule as error:
+        if schedule is None:
+            return {**about, "status": "COMPILE_ERROR", "reason": str(error)[:2000]}
+        reason = f"{SCHEDULE_AT_FAULT}: {backend.name}, M={problem.m} N={problem.n} K={problem.k}: {error}"
+        return {**about, "status": "COMPILE_ERROR", "reason": reason[:2000], "fault": "schedule"}
+    except (CompileError, Unsupported) as error:
         return {**about, "status": "COMPILE_ERROR", "reason": str(error)[:2000]}
     resources = {"registers": artifact.registers, "spills": artifact.spills, "shared_memory": artifact.shared_memory}
     size = len(artifact.cubin) if artifact.cubin is not None else None

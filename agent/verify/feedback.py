@@ -85,7 +85,7 @@ def _trace(gate: GateRecord) -> list[str]:
 
 
 def _values(gate: GateRecord) -> list[str]:
-    return told(gate.evidence.get("failures")) or [_without_sizes(gate.reason)]
+    return told(gate.evidence.get("failures")) or [_without_numbers(gate.reason)]
 
 
 def _numerics(gate: GateRecord) -> list[str]:
@@ -94,7 +94,7 @@ def _numerics(gate: GateRecord) -> list[str]:
     for name, said in backends.items() if isinstance(backends, dict) else ():
         if isinstance(said, dict):
             found += [f"{name}: {line}" for line in told(said.get("failures"))]
-    return found or [_without_sizes(gate.reason)]
+    return found or [_without_numbers(gate.reason)]
 
 
 def _compile(gate: GateRecord) -> list[str]:
@@ -141,7 +141,19 @@ def told(failures: Any) -> list[str]:
     for failure in failures:
         if isinstance(failure, Mapping) and failure.get("output"):
             by_output.setdefault(str(failure["output"]), []).append(failure)
-    return [_line(output, seen) for output, seen in by_output.items()]
+    return [*(_line(output, seen) for output, seen in by_output.items()), *_unnamed(by_output)]
+
+
+def _unnamed(by_output: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+    """Where some mistake has no name of its own: what is right, so that it can be looked for in what is not."""
+    every = [f for seen in by_output.values() for f in seen]
+    unnamed = [n for n, seen in by_output.items() if all(f.get("pattern") in (*VAGUE, "zeros") for f in seen)]
+    known = [{str(x) for x in f["right"]} for f in every if isinstance(f.get("right"), list)]
+    if not unnamed or not known:
+        return []
+    right = sorted(set[str]().union(*known) - by_output.keys())
+    others = f"right so far: {', '.join(map(repr, right))}; " if right else "no output is right; "
+    return [f"{others}check the formula of {' and of '.join(map(repr, unnamed))} term by term"]
 
 
 def _line(output: str, seen: Sequence[Mapping[str, Any]]) -> str:
@@ -175,9 +187,10 @@ def _kind_of_sizes(places: set[str]) -> str:
     return "sizes that do not fill whole tiles" if places & {"ragged", "near", "far"} else "tiny sizes"
 
 
-_SIZES = re.compile(r"\(\d[\d, ]*\)|\d+ ?[×x] ?\d+(?: ?[×x] ?\d+)*|\bN = \d+|\b\d+ (?:rows|columns)\b")
+_SIZES = re.compile(r"\d+(?: ?[×x] ?\d+)+")
+_NUMBER = re.compile(r"(?<![A-Za-z_0-9.])\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 
 
-def _without_sizes(text: str) -> str:
-    """A library's message without the hidden sizes that it may name."""
-    return _SIZES.sub("…", text)
+def _without_numbers(text: str) -> str:
+    """A library's message without its numbers, which may be hidden sizes or values of the run; names as float32 stay."""
+    return _NUMBER.sub("#", _SIZES.sub("#", text))

@@ -22,13 +22,15 @@ from typing import Any
 
 from pydantic import Field, JsonValue
 
-from coda.errors import CodaError
+from coda.errors import BadSchedule, CodaError, near
 from coda.problem import Schedule
 
 from ..records import GATES, Environment, GateName, GateRecord, Record, Status, Verdict, overall
 from ..task import Task
 from . import static, tracer
+from .compile import SCHEDULE_AT_FAULT, fused
 from .inputs import run_seed
+from .plain import cleaned
 from .subject import Subject, interface, task_ref
 from .worker import GpuHealth, WorkerOutcome, gpu_health, run_worker
 
@@ -173,6 +175,7 @@ def _timed(name: GateName, gate: Gate, run: Run) -> GateRecord:
     except Exception as error:
         message = f"the judge failed: {type(error).__name__}: {error}"[:1000]
         record = GateRecord(name=name, status=Status.INFRA_ERROR, reason=message, evidence={"error": message})
+    record = cleaned(record)
     if record.status is Status.NOT_RUN:
         return record
     return record.model_copy(update={"seconds": round(time.monotonic() - started, 3)})
@@ -254,13 +257,18 @@ def _trace(run: Run) -> GateRecord:
 
 
 def _schedule(run: Run) -> tuple[Status, str]:
-    """An author's schedule is data too; one that no kernel can have is refused here."""
+    """An author's schedule is data too; one that no kernel can have is refused here, one that this kernel cannot by `compile`."""
     if run.options.schedule is None:
         return Status.PASS, ""
     try:
-        run.schedule = Schedule.from_dict(run.options.schedule)
+        schedule = Schedule.from_dict(run.options.schedule)
+        known = fused()
+        if schedule.backend not in known:
+            hint = near(str(schedule.backend), known)
+            raise BadSchedule("Schedule.backend", got=repr(schedule.backend), expected=", ".join(known), hint=hint)
     except (CodaError, TypeError) as error:
-        return Status.COMPILE_ERROR, f"the schedule is not valid: {error}"
+        return Status.COMPILE_ERROR, f"{SCHEDULE_AT_FAULT}: {error}"
+    run.schedule = schedule
     return Status.PASS, ""
 
 

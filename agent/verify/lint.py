@@ -31,7 +31,7 @@ from . import inputs as draws
 from .algebra import compare, reference
 from .blame import Blamed, blame, described, trusted
 from .patterns import REARRANGEMENTS
-from .sizes import distinct_dims, hidden, small_shapes
+from .sizes import distinct_dims, hidden, small_shapes, square_shapes
 from .worker import run_worker
 
 WORKING = "bfloat16"
@@ -268,11 +268,12 @@ def _fate(
 
 
 def _scenes(task: Task, seed: int) -> list[Scene]:
-    """Visible sizes in every distribution, and this run's hidden ones."""
+    """Visible sizes in every distribution, this run's hidden ones, and square ones: what fits only there is never left
+    to a hidden size so tiny that no rule in bf16 can refuse anything."""
     rng = random.Random(draws.subseed(seed, "sizes"))
     visible = [dims for _, dims in small_shapes(task)]
     todo = [(dims, task.distributions[i % len(task.distributions)]) for i, dims in enumerate(visible)]
-    todo += [(dims, "normal") for _, dims in hidden(task, rng)]
+    todo += [(dims, "normal") for dims in (*(d for _, d in hidden(task, rng)), *square_shapes(task))]
     scenes = []
     for at, (dims, distribution) in enumerate(todo):
         inputs = draws.draw(task, dims, seed=draws.subseed(seed, at), distribution=distribution)

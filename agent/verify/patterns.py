@@ -68,7 +68,7 @@ def describe(
     magnitude = _magnitude(size, scale)
     for pattern, text in _candidates(got, right, wrong, inputs or {}, outputs or {}, dims or {}, name, tolerance):
         return Pattern(pattern, text, magnitude, _fraction(wrong))
-    return Pattern("values", f"wrong values{_where(wrong)}", magnitude, _fraction(wrong))
+    return Pattern("values", f"wrong values{_where(wrong)}{_unnamed(got, right)}", magnitude, _fraction(wrong))
 
 
 def _candidates(
@@ -85,7 +85,7 @@ def _candidates(
         return x.shape == got.shape and _close(got, x, tolerance)
 
     if not bool(got.any()) and bool(right.any()):
-        yield "zeros", "all zeros"
+        yield "zeros", "all zeros: one of its factors is zero, or the term that it consists of is missing"
     if same(-right):
         yield "sign", "the sign is flipped"
     yield from _known_tensors(same, inputs, outputs, name)
@@ -250,6 +250,47 @@ def _stretch(hit: torch.Tensor, what: str) -> tuple[str, str] | None:
     if last - first + 1 == count:
         return f"some {what}", f"only one stretch of {what} is wrong"
     return f"some {what}", f"only some {what} are wrong, the others are right"
+
+
+def _unnamed(got: torch.Tensor, right: torch.Tensor) -> str:
+    """Of a mistake without a name: how large it is in words, and whether a position matters."""
+    error = got - right
+    square, size = float((error * error).sum()), float((right * right).sum())
+    if size == 0:
+        return ""
+    off = math.sqrt(square / size)
+    return f", off by {next(word for limit, word in SIZES if off < limit)}{_positions(error, right)}"
+
+
+SIZES = (
+    (1e-3, "far less than a per cent: a constant, a rounding or a small term"),
+    (1e-2, "less than a per cent: a constant or a small term"),
+    (7e-2, "a few per cent: a small term or a factor near one"),
+    (0.5, "some ten per cent: a term is missing, extra or weighted wrongly"),
+    (2.0, "about as much as the values themselves: the main term is wrong"),
+    (math.inf, "many times the values themselves: a missing normalisation, or the wrong operand"),
+)
+"""RMS of the error over that of the values, below each limit: words, never numbers that could be fitted."""
+PARTS = 4
+"""Stretches of an axis whose errors are compared."""
+
+
+def _positions(error: torch.Tensor, right: torch.Tensor) -> str:
+    """Whether the relative error is another one in another stretch of rows or columns."""
+    axes = [("row", 0), ("column", error.ndim - 1)] if error.ndim > 1 else [("row", 0)]
+    long = [(what, axis) for what, axis in axes if error.shape[axis] >= 4 * PARTS]
+    uneven = [what for what, axis in long if _uneven(error, right, axis)]
+    if uneven:
+        return f"; the error depends on the position of the {' and of the '.join(uneven)}"
+    return f"; it is alike along {' and '.join(f'{what}s' for what, _ in long)}" if long else ""
+
+
+def _uneven(error: torch.Tensor, right: torch.Tensor, axis: int) -> bool:
+    ratios = [
+        float(e.norm()) / max(float(r.norm()), 1e-300)
+        for e, r in zip(error.tensor_split(PARTS, axis), right.tensor_split(PARTS, axis), strict=True)
+    ]
+    return max(ratios) > 3 * min(ratios)
 
 
 def _where(wrong: torch.Tensor) -> str:

@@ -101,7 +101,8 @@ def long_shapes(task: Task, rng: random.Random) -> list[Dims]:
 
 def largest_tensor(task: Task, dims: Dims) -> int:
     """Elements of the largest input or output."""
-    return max(math.prod(lengths(x.shape, dims)) for x in (*task.inputs, *task.outputs))
+    shapes = [*(i.shape for i in task.inputs), *(o.shape for o in task.outputs)]
+    return max(math.prod(lengths(shape, dims)) for shape in shapes)
 
 
 def square_shapes(task: Task) -> list[Dims]:
@@ -116,8 +117,7 @@ def square_shapes(task: Task) -> list[Dims]:
         shapes = [lengths(output.shape, dims) for dims in about]
         square = [rows == columns for rows, columns in shapes]
         copies = [
-            any(lengths(i.shape, dims) == shape for i in task.inputs)
-            for dims, shape in zip(about, shapes, strict=True)
+            any(lengths(i.shape, dims) == shape for i in task.inputs) for dims, shape in zip(about, shapes, strict=True)
         ]
         both = [x and y for x, y in zip(square, copies, strict=True)]
         for fits in (both,) if any(both) else (square, copies):

@@ -27,6 +27,7 @@ file may not use. With findings of both, the report says `POLICY`.
 | S108 | COMPILE_ERROR | a `kernel` that is not a decorated function |
 | S109 | POLICY | a decorator other than `coda.epilogue`, `coda.pointwise`, `coda.plan`; on a nested function, any |
 | S110 | POLICY | decorator arguments other than keywords with literal values |
+| S111 | COMPILE_ERROR | a keyword that the decorator does not have |
 | S201 | POLICY | classes |
 | S202 | POLICY | `try`, `raise` |
 | S203 | POLICY | `with` |

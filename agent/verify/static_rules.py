@@ -20,7 +20,8 @@ from .process import Frozen
 
 Status = Literal["COMPILE_ERROR", "POLICY"]
 
-_HONEST = ("S001", "S002", "S007", "S103", "S104", "S105", "S106", "S107", "S108", "S207", "S208", "S211", "S303")
+_HONEST = ("S001", "S002", "S007", "S103", "S104", "S105", "S106", "S107", "S108", "S111", "S207", "S208", "S211",
+           "S303")  # fmt: skip
 _BARRED = ("S003", "S004", "S005", "S006", "S101", "S102", "S109", "S110", "S201", "S202", "S203", "S204", "S205",
            "S206", "S209", "S210", "S212", "S301", "S302", "S304", "S305", "S306")  # fmt: skip
 RULES: dict[str, Status] = {**dict.fromkeys(_HONEST, "COMPILE_ERROR"), **dict.fromkeys(_BARRED, "POLICY")}
@@ -83,7 +84,7 @@ class _Scope:
     def __init__(self, tree: ast.Module) -> None:
         self.bound = _bound_in(tree.body)
         self.modules: dict[str, str] = {}
-        self.decorators: set[str] = set()
+        self.decorators: dict[str, str] = {}
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 self._import(node)
@@ -101,7 +102,7 @@ class _Scope:
             if node.module == "coda" and alias.name == "primitives":
                 self.modules[name] = "coda.primitives"
             elif node.module == "coda" and alias.name in vocabulary.DECORATORS:
-                self.decorators.add(name)
+                self.decorators[name] = alias.name
 
     def module_of(self, node: ast.expr) -> str | None:
         """The module that an expression is, if it is one: `coda`, `math`, `coda.primitives`, or an alias of them."""
@@ -113,13 +114,14 @@ class _Scope:
 
     def is_decorator(self, node: ast.expr) -> bool:
         """Whether an expression is `coda.epilogue`, `coda.pointwise` or `coda.plan`."""
+        return self.decorator_name(node) != ""
+
+    def decorator_name(self, node: ast.expr) -> str:
+        """Which of them it is; empty for anything else."""
         if isinstance(node, ast.Name):
-            return node.id in self.decorators
-        return (
-            isinstance(node, ast.Attribute)
-            and node.attr in vocabulary.DECORATORS
-            and self.module_of(node.value) == "coda"
-        )
+            return self.decorators.get(node.id, "")
+        of_coda = isinstance(node, ast.Attribute) and self.module_of(node.value) == "coda"
+        return node.attr if of_coda and node.attr in vocabulary.DECORATORS else ""  # type: ignore[attr-defined]
 
 
 _Comprehension = ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
@@ -378,6 +380,18 @@ class _Walk(ast.NodeVisitor):
             literal = all(word.arg and isinstance(word.value, ast.Constant) for word in decorator.keywords)
             if decorator.args or not literal:
                 self._add(decorator, "S110", "a decorator takes keywords with literal values, as in fast_math=True")
+            self._options(decorator)
+
+    def _options(self, call: ast.Call) -> None:
+        """Keywords that the decorator has. It is known by its name in `coda`, whatever the file calls it."""
+        name = self.scope.decorator_name(call.func)
+        known = vocabulary.DECORATOR_OPTIONS[name]
+        for word in call.keywords:
+            if word.arg and word.arg not in known:
+                takes = f"takes only {', '.join(f'{k}=…' for k in known)}" if known else "takes no keywords"
+                self._add(word, "S111", f"@coda.{name} {takes}, not {word.arg}={_near(word.arg, known)}")
+        if not known and not call.keywords and not call.args:
+            self._add(call, "S111", f"@coda.{name} is written without parentheses")
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         """Annotations of constants."""

@@ -36,8 +36,26 @@ PRELOAD_LIBRARY = (
     "typing",
     "warnings",
     "ast",
+    "unicodedata",  # the compiler's, for names beyond ASCII: it could not be opened later
 )
 MESSAGE_CHARS = 2000
+ONCE = "a kernel file is run once, before there are any tensors"
+HINTS: dict[str, str] = {
+    "RecursionError": f"{ONCE}: a function that calls itself must end after a few steps; use a short `for` over a `range`",
+    "MemoryError": "do not build large Python objects (lists, text, huge integers): a kernel holds numbers and traced values",
+    "IndexError": "count what the line unpacks or indexes: tuples have as many elements as the primitive has results",
+    "KeyError": "look at the dict of that line: the key is not in it",
+    "ZeroDivisionError": f"{ONCE}: a constant of that line is 0; sizes are rows() and columns(), which are traced values",
+    "OverflowError": "a constant of that line is too large for Python's arithmetic: write it in a form that stays small",
+    "ValueError": "look at the constants of that line: Python refuses them (unpacking a wrong number of results, math of a number outside its domain)",
+    "TypeError": "look at how that line calls or combines: wrong arguments, or Python objects that do not go together",
+    "AttributeError": "traced values have operators and no methods: use the primitives, as in sqrt(x), row_sum(x)",
+    "NameError": "define the name before that line runs; `kernel` is the decorated function",
+    "UnboundLocalError": "assign the name on every way to that line",
+    "AssertionError": "an assertion of the file itself does not hold while it is traced: correct it or remove it",
+    "SystemExit": "a kernel file only defines things: it must not end the process",
+}
+"""What to change, by class of a Python exception."""
 
 
 class ImportRefused(ImportError):
@@ -115,19 +133,23 @@ def explain(error: BaseException, filename: str) -> tuple[str, dict[str, Any]]:
         code, message = str(error.code), _facts(error)  # type: ignore[attr-defined]
         return "COMPILE_ERROR", _error(code, message, hint, _line(error, filename))
     status, code = "RUNTIME_ERROR", type(error).__name__
+    hint = hint or next((HINTS[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in HINTS), ONCE)
     if isinstance(error, ImportRefused):
         status, code = "POLICY", "import-refused"
         hint = "build the kernel from coda.primitives; a missing capability is a new primitive"
     elif isinstance(error, SyntaxError) and error.filename == filename:
         return "COMPILE_ERROR", _error("syntax", str(error.msg), None, error.lineno)
     elif isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError):
+        hint = getattr(error, "hint", None)
         found = f"{error.name or 'the module'} has no such name: {str(error).partition(' (')[0]}"  # without our paths
         return "COMPILE_ERROR", _error("import", found, hint, _line(error, filename))
     elif isinstance(error, MemoryError):
-        status, code = "CRASH", "memory-limit"
+        return "CRASH", _error("memory-limit", "while tracing: memory is full", hint, _line(error, filename))
     elif isinstance(error, SystemExit):
         code = "exit"
-    return status, _error(code, f"{type(error).__name__}: {error}", hint, _line(error, filename))
+    said = str(error)
+    message = f"{type(error).__name__}: {said}" if said else f"{type(error).__name__}, raised without a text"
+    return status, _error(code, message, hint, _line(error, filename))
 
 
 def _facts(error: Any) -> str:

@@ -23,6 +23,7 @@ nothing: a forged program is a program, parsed here as data and judged like any 
 from __future__ import annotations
 
 import functools
+import json
 import pathlib
 import secrets
 import sys
@@ -31,6 +32,7 @@ from typing import Literal
 from pydantic import Field, ValidationError
 
 from . import wire
+from .plain import plain
 from .process import Child, Ending, Frozen, Limits, bad_end, scrubbed_environment
 
 TraceStatus = Literal["PASS", "COMPILE_ERROR", "RUNTIME_ERROR", "POLICY", "TIMEOUT", "CRASH", "TAMPERED", "INFRA_ERROR"]
@@ -48,8 +50,8 @@ class TraceLimits(Frozen):
     cpu_s: int = Field(default=8, ge=1)
     memory_mb: int = Field(default=1024, ge=64)
     """Address space."""
-    output_mb: float = Field(default=256.0, gt=0)
-    """Printing more than this is a crash; less is kept as head and tail and ignored."""
+    output_mb: float = Field(default=8.0, gt=0)
+    """Printing more than this is a crash; less is kept as head and tail and ignored. An honest kernel cannot print at all."""
     answer_bytes: int = Field(default=1 << 20, gt=0)
     syscall_filter: bool = True
     """Off only to test that the other layers hold by themselves."""
@@ -165,7 +167,26 @@ def _outcome(data: bytes, ending: Ending, nonce: str, limits: TraceLimits) -> Tr
         return _accepted(answer.program, evidence)
     if answer.status is None or answer.error is None:
         return _failed("TAMPERED", "bad-document", "the answer is neither a program nor an error", ending)
-    return TraceOutcome(status=answer.status, error=answer.error, evidence=evidence)
+    return TraceOutcome(status=answer.status, error=_shown(answer.status, answer.error), evidence=evidence)
+
+
+def _shown(status: str, error: TraceError) -> TraceError:
+    """A candidate's words, harmless. The lines of a message are `coda`'s own where `coda` has named the mistake."""
+    ours = status == "COMPILE_ERROR"
+    hint = error.hint and plain(error.hint, lines=True)
+    message = plain(error.message, lines=ours)
+    return error.model_copy(update={"code": plain(error.code, most=80), "message": message, "hint": hint})
+
+
+_HINTS: dict[str, str] = {
+    "wall-limit": "a kernel file is traced once, in well under a second: loops over constants must be short (at most a few "
+    "hundred steps), and what depends on the sizes is written with primitives, not with loops",
+    "memory-limit": "do not build large Python objects: a kernel file holds a few numbers and traced values, no tables",
+    "output-limit": "print nothing: nobody reads the output of a kernel file",
+    "answer-limit": "the program is far too large: write loops with few steps",
+}
+_HINTS["cpu-limit"] = _HINTS["wall-limit"]
+"""What to change in a file that has hit a limit."""
 
 
 _BY_A_CANDIDATE: dict[str, TraceStatus] = {"answer-limit": "TAMPERED", "watchdog-lost": "TAMPERED"}
@@ -179,16 +200,15 @@ def _accepted(text: str | None, evidence: TraceEvidence) -> TraceOutcome:
 
     text = text or ""
     try:
-        wire.parse(text.encode("utf-8", "surrogatepass"), max_bytes=1 << 20)  # its depth, before anything recursive
-        program = from_json(text).program
+        document = wire.parse(text.encode("utf-8", "surrogatepass"), max_bytes=1 << 20)  # its depth, before recursion
+        program = from_json(json.dumps(document)).program  # not the text itself: the document can be encoded
         return TraceOutcome(status="PASS", program_json=program.to_json(), digest=program.digest, evidence=evidence)
     except Exception as error:  # a parser that trips over forged data must not take the judge with it
         code = error.code if isinstance(error, CodaError) else type(error).__name__
-        message = f"the traced program is not valid: {str(error)[:300]}"
+        message = plain(f"the traced program is not valid: {str(error)[:300]}")
         return TraceOutcome(status="TAMPERED", error=TraceError(code=code, message=message), evidence=evidence)
 
 
 def _failed(status: TraceStatus, code: str, message: str, ending: Ending) -> TraceOutcome:
-    return TraceOutcome(
-        status=status, error=TraceError(code=code, message=message), evidence=TraceEvidence(ending=ending)
-    )
+    error = TraceError(code=code, message=plain(message), hint=_HINTS.get(code))
+    return TraceOutcome(status=status, error=error, evidence=TraceEvidence(ending=ending))

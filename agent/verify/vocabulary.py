@@ -15,6 +15,9 @@ CODA_NAMES = ("epilogue", "matmul", "plan", "pointwise", "primitives")
 DECORATORS = ("epilogue", "plan", "pointwise")
 """The decorators, all of `coda`."""
 
+DECORATOR_OPTIONS = {"epilogue": ("fast_math",), "plan": (), "pointwise": ("fast_math",)}
+"""Keywords of each."""
+
 BUILTINS = (
     "abs", "all", "any", "bool", "dict", "divmod", "enumerate", "float", "int", "isinstance", "len", "list", "max",
     "min",     "pow", "range", "reversed", "round", "sorted", "sum", "tuple", "zip",

@@ -1,7 +1,8 @@
 """Documents that cross a process border: strict JSON, parsed as data and never as code.
 
 What a child sends is somebody else's word. `parse` reads it with a size cap, a depth cap, no duplicate keys, no NaN and
-no huge integers, and raises `BadDocument` for everything else; nothing is ever unpickled. `dump` writes the parent's
+no huge integers, and raises `BadDocument` for everything else; lone surrogates, which JSON can spell and nothing can encode,
+become U+FFFD, so that whatever is read can be written. Nothing is ever unpickled. `dump` writes the parent's
 side. Used by `tracer.py` and `worker.py`; the children write with plain `json.dumps`.
 """
 
@@ -16,6 +17,7 @@ MAX_DEPTH = 64
 """Nesting that no honest document reaches, well below what the parser's recursion can take."""
 
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class BadDocument(ValueError):
@@ -56,7 +58,19 @@ def parse(data: bytes, *, max_bytes: int, max_depth: int = MAX_DEPTH) -> dict[st
         raise BadDocument(f"not one JSON document: {type(error).__name__}: {str(error)[:200]}") from None
     if not isinstance(document, dict):
         raise BadDocument(f"a JSON object is expected, not {type(document).__name__}")
-    return document
+    found: dict[str, Any] = _encodable(document) if _SURROGATE.search(data) else document
+    return found
+
+
+def _encodable(value: Any) -> Any:
+    """The depth is bounded by now."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [_encodable(x) for x in value]
+    if isinstance(value, dict):
+        return _unique([(_encodable(name), _encodable(x)) for name, x in value.items()])
+    return value
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

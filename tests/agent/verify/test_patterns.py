@@ -89,3 +89,32 @@ def test_vectors_and_empty_tensors_do_not_fail() -> None:
     assert describe(RIGHT[:, 0] * 2, RIGHT[:, 0]).pattern == "factor 2"
     assert describe(RIGHT[:0], RIGHT[:0]).fraction == 0
     assert describe(torch.ones(1), torch.zeros(1)).pattern == "values"
+
+
+@pytest.mark.parametrize(
+    ("off", "words"),
+    [
+        (1e-4, "far less than a per cent"),
+        (5e-3, "less than a per cent"),
+        (0.03, "a few per cent"),
+        (0.2, "some ten per cent"),
+        (1.0, "about as much as the values themselves"),
+        (30.0, "many times the values"),
+    ],
+)
+def test_a_mistake_without_a_name_has_a_size_in_words(off: float, words: str) -> None:
+    noise = torch.randn(M, N, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    found = describe(RIGHT + off * noise, RIGHT)
+    assert found.pattern == "values"
+    assert f"off by {words}" in found.text
+    assert found.text.endswith("it is alike along rows and columns")
+    assert not re.search(r"\d", found.text)
+
+
+@pytest.mark.parametrize(("axis", "what"), [(0, "row"), (1, "column")])
+def test_a_mistake_without_a_name_says_whether_a_position_matters(axis: int, what: str) -> None:
+    noise = torch.randn(M, N, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    along = torch.linspace(0.01, 1, RIGHT.shape[axis], dtype=torch.float64)
+    grows = along[:, None] if axis == 0 else along
+    text = describe(RIGHT + noise * grows, RIGHT).text
+    assert text.endswith(f"; the error depends on the position of the {what}")

@@ -160,6 +160,85 @@ def test_an_exception_that_cannot_be_printed_is_still_an_answer() -> None:
     assert code(run(f"raise {cls}()\n"))[0] == "RUNTIME_ERROR"
 
 
+@pytest.mark.parametrize("kind", ["AssertionError", "ValueError"])
+def test_what_a_candidate_says_cannot_steer_a_terminal_or_break_a_record(kind: str) -> None:
+    said = r"'\x1b]0;title\x07\r\nPASS\n\x1b[2J\u202e\u2028\ud800 \u03bc'"
+    cls = "coda.__builtins__['AssertionError']" if kind == "AssertionError" else "coda.__builtins__['ValueError']"
+    error = run(f"raise {cls}({said})\n").error
+    assert error is not None
+    assert error.message.isprintable()
+    assert error.message.startswith(f"{kind}: \\x1b]0;title\\x07\\r\\nPASS\\n\\x1b[2J\\u202e\\u2028")
+    assert error.message.endswith("μ")
+    error.model_dump_json()
+
+
+def test_a_forged_error_is_shown_harmless_too() -> None:
+    odd = r"'\x1b[2J\ud800\x9b'"
+    error = f"{{'code': {odd} * 1000, 'message': {odd} * 9000, 'hint': {odd} * 9000, 'line': 1}}"
+    document = f"{{'nonce': nonce, 'ok': False, 'layers': [], 'status': 'COMPILE_ERROR', 'error': {error}}}"
+    outcome = run(
+        STEAL
+        + f"DATA = json.dumps({document}).encode()\nos.write(fd_of(), DATA)\nos._exit(0)\n".replace(
+            "fd_of()", "frame.f_locals['descriptor']"
+        )
+    )
+    assert outcome.status == "COMPILE_ERROR"
+    assert outcome.error is not None
+    shown = (outcome.error.code, outcome.error.message, outcome.error.hint or "")
+    assert all(text and text.isprintable() and len(text) < 5000 for text in shown)
+    outcome.model_dump_json()
+
+
+def test_a_program_whose_text_cannot_be_encoded_becomes_one_that_can() -> None:
+    outcome = trace(HONEST.replace('"""y = acc', r'"""\ud800 y = acc'))
+    assert outcome.ok, outcome.error
+    assert outcome.program_json is not None
+    assert "\ufffd y = acc" in outcome.program_json
+    outcome.model_dump_json()
+    forged = outcome.program_json.replace("\ufffd", r"\ud800")
+    again = tracer._accepted(forged, outcome.evidence)
+    assert again.ok
+    again.model_dump_json()
+
+
+@pytest.mark.parametrize("name", ["ζ", "größe", "ﬁx", "変数"])
+def test_names_beyond_ascii_work(name: str) -> None:
+    source = HONEST.replace(
+        '    return {"y": acc * sigmoid(acc)}', f'    {name} = sigmoid(acc)\n    return {{"y": acc * {name}}}'
+    )
+    assert name in source
+    outcome = trace(source)
+    assert outcome.ok, outcome.error
+    assert outcome.digest == trace(HONEST).digest
+
+
+def test_named_characters_work_too() -> None:
+    assert trace(HONEST.replace("Scaled", r"\N{GREEK SMALL LETTER ZETA}")).ok
+
+
+@pytest.mark.parametrize(
+    ("body", "hint"),
+    [
+        ("for i in range(10 ** 12): pass\n", "loops over constants must be short"),
+        ("x = [0] * (10 ** 11)\n", "do not build large Python objects"),
+        ("def f(x):\n    return f(x)\nf(1)\n", "a function that calls itself must end"),
+        ("(1, 2)[3]\n", "as many elements as the primitive has results"),
+        ("1 / 0\n", "a constant of that line is 0"),
+        ("2.0 ** 10000\n", "too large"),
+        ("{}['a']\n", "the key is not in it"),
+        ("assert False\n", "an assertion of the file"),
+        ("len(3)\n", "wrong arguments"),
+        ("(1).x\n", "no methods"),
+        ("coda.__builtins__['eval']('1 +')\n", "a kernel file is run once"),
+    ],
+)
+def test_every_python_error_and_limit_says_what_to_change(body: str, hint: str) -> None:
+    error = run(body, wall_s=2.0).error
+    assert error is not None
+    assert hint in (error.hint or "")
+    assert not error.message.rstrip().endswith(":")
+
+
 def test_a_long_message_is_cut() -> None:
     outcome = run("raise coda.__builtins__['ValueError']('x' * 10**6)\n")
     assert outcome.error is not None
@@ -236,13 +315,49 @@ def test_ten_gigabytes_are_refused() -> None:
 def test_a_flood_of_output_is_cut_and_the_kernel_is_still_judged() -> None:
     trace(HONEST)  # what the first call imports does not count
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    outcome = run("for i in range(200): os.write(1 + i % 2, b'x' * 2**20)\nos.write(2, b'last words')\n")
+    flood = "for i in range(200): os.write(1 + i % 2, b'x' * 2**20)\nos.write(2, b'last words')\n"
+    outcome = run(flood, output_mb=256)
     assert outcome.status == "PASS"
     err = outcome.evidence.ending.stderr
     assert err.total_bytes > 90 * 2**20
     assert len(err.head) <= 4096
     assert err.tail.endswith("last words")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 40 * 1024
+
+
+@pytest.fixture
+def marks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The marks of every child that a test starts: what carries one belongs to it."""
+    found: list[str] = []
+    real = process.Child.__init__
+
+    def remember(self: process.Child, *args: object, **kwargs: object) -> None:
+        real(self, *args, **kwargs)  # type: ignore[arg-type]
+        found.append(self.mark)
+
+    monkeypatch.setattr(process.Child, "__init__", remember)
+    return found
+
+
+def test_two_hundred_megabytes_of_output_end_it_by_default(marks: list[str]) -> None:
+    outcome = run("for i in range(200): os.write(1 + i % 2, b'x' * 2**20)\n")
+    assert code(outcome) == ("CRASH", "output-limit")
+    ending = outcome.evidence.ending
+    assert ending.killed == "output"
+    assert ending.stdout.total_bytes + ending.stderr.total_bytes < 64 * 2**20
+    assert outcome.error is not None
+    assert outcome.error.hint == "print nothing: nobody reads the output of a kernel file"
+    assert process.marked(marks[0]) == []
+
+
+@pytest.mark.parametrize("syscall_filter", [True, False])
+def test_a_fork_bomb_in_the_child_forks_nothing(marks: list[str], syscall_filter: bool) -> None:
+    """Both walls by themselves; a bomb that does not mind the refusals is ended by the clock."""
+    bomb = "while True:\n    try:\n        os.fork()\n    except coda.__builtins__['OSError']:\n        pass\n"
+    outcome = run(bomb, syscall_filter=syscall_filter, wall_s=1.5)
+    assert code(outcome) == ("TIMEOUT", "wall-limit")
+    assert outcome.evidence.ending.leftovers == 0
+    assert process.marked(marks[0]) == []
 
 
 def test_output_beyond_the_cap_ends_it() -> None:
@@ -394,15 +509,7 @@ def test_files_cannot_be_written_without_the_system_call_filter_either() -> None
 @pytest.mark.parametrize(
     "body", ["while True: pass\n", "for i in range(10): os.fork()\n", "os.kill(-1, 9)\n", "os._exit(0)\n", "x = 1\n"]
 )
-def test_nothing_is_left_running_and_nobody_else_is_hit(body: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    marks: list[str] = []
-    real = process.Child.__init__
-
-    def remember(self: process.Child, *args: object, **kwargs: object) -> None:
-        real(self, *args, **kwargs)  # type: ignore[arg-type]
-        marks.append(self.mark)
-
-    monkeypatch.setattr(process.Child, "__init__", remember)
+def test_nothing_is_left_running_and_nobody_else_is_hit(body: str, marks: list[str]) -> None:
     sibling = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
         run(body, wall_s=0.7)

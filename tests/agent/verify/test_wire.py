@@ -10,11 +10,20 @@ pytestmark = pytest.mark.null
 
 
 def test_a_document_goes_there_and_back() -> None:
-    document = {"a": [1, 2.5, None, True], "text": "μ 📍 \udc9d"}
+    document = {"a": [1, 2.5, None, True], "text": "μ 📍 \x1b"}
     line = wire.dump(document)
     assert line.endswith(b"\n")
     assert line.isascii()
     assert wire.parse(line, max_bytes=1000) == document
+
+
+def test_lone_surrogates_are_replaced_so_that_what_is_read_can_be_written() -> None:
+    line = wire.dump({"a": ["\ud800x", {"\udc9d": "📍"}], "b": "\ude00\ud83d"})
+    read = wire.parse(line, max_bytes=1000)
+    assert read == {"a": ["\ufffdx", {"\ufffd": "📍"}], "b": "\ufffd\ufffd"}
+    assert str(read).encode("utf-8")
+    with pytest.raises(wire.BadDocument, match="twice"):
+        wire.parse(rb'{"\ud800": 1, "\ud801": 2}', max_bytes=1000)
 
 
 @pytest.mark.parametrize(
