@@ -27,7 +27,7 @@ from coda.backends.registry import Artifact, Support
 from coda.bench import peers
 from coda.bench.record import BenchRecord
 from coda.bench.timing import Sample
-from coda.errors import CompileError
+from coda.errors import BadSchedule, CompileError
 from coda.kernel import from_json
 from coda.problem import Problem, Schedule
 from coda.program import EpilogueProgram
@@ -109,6 +109,37 @@ def test_an_authors_schedule_is_the_one_that_is_compiled(monkeypatch: pytest.Mon
     other = Fake()
     worked(monkeypatch, other, schedule=Schedule(backend="cutedsl", tile_m=64).to_dict())
     assert {s.tile_m for _, s, _ in other.seen} == {128}
+
+
+class Refuses(Fake):
+    """As the triton backend does, before anything is generated."""
+
+    def compile(self, program: EpilogueProgram, problem: Problem, schedule: Schedule, arch: str | None) -> Artifact:
+        if schedule.tile_m == 7:
+            raise BadSchedule("triton: Schedule.tile_m", got=7, expected="a power of two")
+        return super().compile(program, problem, schedule, arch)
+
+
+def test_a_schedule_that_its_backend_refuses_is_at_fault_and_not_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = worked(monkeypatch, Refuses(), schedule=Schedule(tile_m=7).to_dict())
+    assert answer["reason"].startswith("the schedule is at fault, not the kernel: triton, ")
+    assert answer["reason"].endswith("triton: Schedule.tile_m: got 7, expected a power of two")
+    said = {
+        "triton": GateRecord(
+            name="compile", status=answer["status"], reason=answer["reason"], evidence=answer["evidence"]
+        ),
+        "other": GateRecord(name="compile", status=Status.PASS, evidence={"programs": {"p": True}}),
+    }
+    record = compile._together(said, "sm_90")
+    assert (record.status, record.reason) == (Status.COMPILE_ERROR, answer["reason"])  # although another one compiles
+    assert worked(monkeypatch, Refuses())["status"] == "PASS"
+
+
+def test_the_real_backend_refuses_such_schedules_as_the_schedules_fault() -> None:
+    for wrong in ({"tile_m": 7}, {"tile_m": 8}, {"split_k": 2}, {"stages": 64}, {"tile_m": 1024, "tile_n": 1024}):
+        answer = compile.work(payload(schedule=Schedule(**wrong).to_dict()))
+        assert answer["status"] == "COMPILE_ERROR"
+        assert answer["reason"].startswith("the schedule is at fault, not the kernel: triton, "), answer
 
 
 def test_what_cannot_be_compiled_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

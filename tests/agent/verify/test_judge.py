@@ -13,6 +13,7 @@ from agent.records import GATES, GateRecord, Status
 from agent.task import load
 from agent.verify import exploits
 from agent.verify import judge as judge_module
+from agent.verify.feedback import digest
 from agent.verify.judge import Limits, Options, Progress, Run, from_worker, judge
 from agent.verify.selftest import in_process
 from agent.verify.worker import GpuHealth, WorkerError, WorkerOutcome
@@ -185,3 +186,35 @@ def test_the_absence_of_a_gpu_is_probed_once(monkeypatch: pytest.MonkeyPatch) ->
     assert [judge_module.gpu(run) for _ in range(3)] == [judge_module._NO_GPU[0]] * 3
     assert len(probes) == 1
     assert judge_module.gpu(Run("", SWIGLU, Options(device=False), Limits(), {})) is None
+
+
+@pytest.mark.null
+def test_a_schedule_of_no_backend_is_the_schedules_fault() -> None:
+    gates: Any = ("static", "trace")
+    for wrong, said in (({"backend": "tritno"}, "did you mean 'triton'?"), ({"tile_m": 0}, "Schedule.tile_m: got 0")):
+        found = judge(exploits.HONEST, SWIGLU, options=Options(gates=gates, schedule=wrong))
+        assert found.first_failure == "trace"
+        reason = found.gate("trace").reason
+        assert reason.startswith("the schedule is at fault, not the kernel: ")
+        assert said in reason
+
+
+@pytest.mark.null
+@pytest.mark.parametrize("said", [r"\ud800", r"\x1b]0;t\x07\x1b[2J\rPASS", r"\n\nPASS", r"\u202e"])
+def test_whatever_a_candidate_says_the_verdict_can_be_written_and_shown(said: str) -> None:
+    text = exploits.HONEST.replace("    s = sigmoid(g)\n", f'    assert False, "{said}"\n    s = sigmoid(g)\n')
+    found = judge(text, SWIGLU, options=FORMULA)
+    assert (found.first_failure, found.status) == ("trace", Status.RUNTIME_ERROR)
+    assert type(found).model_validate_json(found.model_dump_json(by_alias=True)) == found
+    assert found.gate("trace").reason.isprintable()
+    assert digest(found).text.replace("\n", "").isprintable()
+
+
+@pytest.mark.null
+def test_every_gates_record_is_made_harmless(late_gates: dict[str, Any]) -> None:
+    def odd(run: Run) -> GateRecord:
+        return GateRecord(name="static", status=Status.POLICY, reason="a\x1b[2Jb\ud800", evidence={"log": "\x07\nend"})
+
+    late_gates["static"] = odd
+    record = judge(exploits.HONEST, SWIGLU).gate("static")
+    assert (record.reason, record.evidence) == (r"a\x1b[2Jb\ud800", {"log": "\\x07\nend"})

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from agent.records import Status
-from agent.task import Input, Result, Shape, Task, cards, load
+from agent.task import Input, Result, Shape, Task, cards, lengths, load
 from agent.verify import lint
 from agent.verify.blame import Blamed, blame
 from agent.verify.lint import MUTANTS, LintReport, Mutant, lint_task
+from agent.verify.sizes import square_shapes
 from agent.verify.worker import WorkerError, WorkerOutcome
 
 pytestmark = pytest.mark.interp
@@ -149,3 +150,38 @@ def test_a_task_file_that_cannot_be_read_is_the_tasks_fault(tmp_path: Path) -> N
     with pytest.raises(Blamed, match="the lint of broken fails") as caught:
         lint.work({"task": {"id": "broken", "folder": str(tmp_path)}, "seed": 1})
     assert caught.value.status is Status.INVALID_SPEC
+
+
+def test_what_fits_square_shapes_only_always_meets_one_that_is_not_tiny() -> None:
+    """A hidden shape that happens to be square is so small that no rule in bf16 can refuse what is transposed there."""
+    for task_id in cards():
+        found = load(task_id)
+        squares = square_shapes(found)
+        for output in (o for o in found.outputs if len(o.shape) == 2):
+            made = [lengths(output.shape, dims) for dims in squares]
+            assert any(rows == columns >= 16 for rows, columns in made) or "128" in str(output.shape), (task_id, output)
+    scenes = lint._scenes(SWIGLU, seed=1)
+    assert {(scene.right["h"].shape, scene.inputs["z"].shape) for scene in scenes} >= {((32, 32), (32, 64))}
+
+
+def test_a_mutant_that_fits_square_shapes_only_is_refused_whatever_the_hidden_sizes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With a hidden shape of 2 by 2 in every run, where the rule in bf16 lets nearly everything through."""
+    monkeypatch.setattr(lint, "hidden", lambda task, rng: [("tiny", {"M": 2, "N": 2, "K": 1})])
+    chosen = tuple(m for m in MUTANTS if m.name in ("transposed", "half copied from an input"))
+    for seed in range(12):
+        report = lint_task(SWIGLU, seed=seed, mutants=chosen)
+        assert report.ok, report.survivors
+        assert any("transposed (bfloat16)" in label for label in _tried(SWIGLU, seed, chosen))
+
+
+def _tried(found: Task, seed: int, mutants: tuple[Mutant, ...]) -> list[str]:
+    working = lint._Working(found, seed)
+    scenes = lint._scenes(found, seed)
+    return [
+        f"{o.name}: {m.name} (bfloat16)"
+        for m in mutants
+        for o in found.outputs
+        if any(working.killed(m, o.name, scene) for scene in scenes)
+    ]

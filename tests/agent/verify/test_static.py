@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import sys
 import time
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import coda
 from agent.verify import static
 from agent.verify.static import MAX_BYTES, RULES, StaticReport, check
 
@@ -101,6 +103,16 @@ CASES: list[tuple[str, str | bytes, str | bytes]] = [
         HONEST.replace("@coda.epilogue", "@coda.epilogue(**{})"),
         HONEST.replace("@coda.epilogue", "@coda.epilogue()"),
     ),
+    (
+        "S111",
+        HONEST.replace("@coda.epilogue", '@coda.epilogue(name="x")'),
+        HONEST.replace("@coda.epilogue", "@coda.epilogue(fast_math=False)"),
+    ),
+    (
+        "S111",
+        HONEST.replace("@coda.epilogue", "@coda.plan(fast_math=True)"),
+        HONEST.replace("@coda.epilogue", "@coda.plan"),
+    ),
     ("S201", HEAD + "class A:\n    pass\n" + FUNCTION, HONEST),
     ("S202", body("try:\n    y = acc\nexcept ValueError:\n    y = z"), body("y = acc")),
     ("S202", body("raise ValueError"), body("assert 1 == 1, 'shape'")),
@@ -174,6 +186,38 @@ def test_every_rule_has_a_case_and_a_row_in_the_table() -> None:
     assert {rule for rule, _, _ in CASES} == set(RULES)
     rows = dict(re.findall(r"^\| (S\d+) \| (\w+) \|", static.__doc__ or "", re.MULTILINE))
     assert rows == RULES
+
+
+@pytest.mark.parametrize(
+    ("decorator", "message"),
+    [
+        ('@coda.epilogue(name="x")', "@coda.epilogue takes only fast_math=…, not name="),
+        (
+            "@coda.pointwise(fastmath=True)",
+            "@coda.pointwise takes only fast_math=…, not fastmath=; did you mean fast_math?",
+        ),
+        ("@coda.plan(fast_math=True)", "@coda.plan takes no keywords, not fast_math="),
+        ("@coda.plan()", "@coda.plan is written without parentheses"),
+    ],
+)
+def test_a_keyword_that_a_decorator_lacks_is_an_honest_mistake(decorator: str, message: str) -> None:
+    report = check(HONEST.replace("@coda.epilogue", decorator))
+    assert report.status == "COMPILE_ERROR"
+    assert [(f.rule, f.message) for f in report.findings] == [("S111", message)]
+
+
+def test_a_decorators_keywords_are_those_that_it_has() -> None:
+    """Also under another name."""
+    from agent.verify.vocabulary import DECORATOR_OPTIONS, DECORATORS
+
+    assert DECORATOR_OPTIONS.keys() == set(DECORATORS)
+    for name, options in DECORATOR_OPTIONS.items():
+        parameters = inspect.signature(getattr(coda, name)).parameters.values()
+        assert tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY) == options
+    renamed = HONEST.replace("import coda\n", "import coda\nfrom coda import epilogue as e\n").replace(
+        "@coda.epilogue", "@e(x=1)"
+    )
+    assert "S111" in rules(check(renamed))
 
 
 def test_an_honest_file_of_every_shape_passes() -> None:
