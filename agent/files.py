@@ -2,6 +2,7 @@
 
 write_text      temporary file in the same folder, fsync, rename
 append_line     one line at the end, fsync; a torn last line of a killed writer is cut off first
+read_bounded    a regular file, and no more of it than is wanted
 publish         a finished folder under its final name, in one rename, never over another
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import pathlib
+import stat
 import tempfile
 
 MODE = 0o644
@@ -54,6 +56,16 @@ def read_lines(path: pathlib.Path) -> list[str]:
     return whole.decode("utf-8").split("\n")[
         :-1
     ]  # splitlines also cuts at U+2028 and others, which JSON leaves as they are
+
+
+def read_bounded(path: pathlib.Path, most: int) -> bytes:
+    """The bytes of a regular file, at most so many. Raises `OSError`, also for a device, a pipe or a folder: reading one may never
+    end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # opening a pipe would wait for its writer
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        return file.read(most)
 
 
 def publish(finished: pathlib.Path, target: pathlib.Path) -> bool:

@@ -29,6 +29,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ..errors import ProviderMisused, ScriptExhausted
+from ..files import read_bounded
 from ..records import Record
 from .extract import read_reply, read_tool
 from .protocol import (
@@ -46,6 +47,7 @@ from .protocol import (
 )
 
 SCRIPTED_MODEL = "scripted"
+MAX_SCRIPT_BYTES = 16 * 1024 * 1024
 _MARKER = re.compile(r"^[ \t]*(?:#|<!--)?[ \t]*-{3,}[ \t]*reply[ \t]*-{3,}[ \t]*(?:-->)?[ \t]*$", re.MULTILINE)
 
 
@@ -106,7 +108,7 @@ class ScriptedLLM:
             ProviderMisused: It cannot be read or holds something else.
         """
         try:
-            text = path.read_text("utf-8-sig")
+            text = read_bounded(path, MAX_SCRIPT_BYTES).decode("utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             raise ProviderMisused(
                 f"--llm scripted:{path} cannot be read: {error}", hint="name a JSON, Python or Markdown file"
