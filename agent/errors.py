@@ -23,6 +23,7 @@ into `--json`, and exits with `exit_code` (2 usage, 4 refused by a gate, 5 envir
     ├── RunDamaged                  5  a run folder that cannot be read
     ├── TaskRefused                 4  the judge found the task itself at fault
     ├── JudgeUnavailable            5  the judge could not do its work on this machine
+    ├── FolderUnusable              5  a folder that results go to cannot be written to
     ├── NotKept                     5  a kernel passed and its folder could not be written
     ├── KernelDamaged               5  a kept kernel whose files cannot be read
     ├── PromotionRefused            4  a kernel does not have what a promotion needs
@@ -225,6 +226,12 @@ class RunDamaged(AgentError):
     """A run folder that cannot be read."""
 
     code = "run-damaged"
+
+
+class FolderUnusable(AgentError):
+    """A folder that results go to cannot be written to. Said before anything is spent."""
+
+    code = "folder-unusable"
 
 
 class NotKept(AgentError):

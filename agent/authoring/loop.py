@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import JsonValue
 
-from ..errors import AgentError, JudgeUnavailable, LLMError, NotKept, RunMismatch, TaskRefused
+from ..errors import AgentError, JudgeUnavailable, LLMError, NotKept, RunDamaged, RunMismatch, TaskRefused
 from ..keeping.keep import Provenance, keep, seeds_commitment
 from ..llm.prices import warn_unpriced
 from ..llm.protocol import LLM, OnText, Reply, Request, Submission, Usage
@@ -198,7 +198,7 @@ class _Session:
             Started(
                 task=task.id,
                 llm=info.llm,
-                model=self.prompt.model,
+                model=info.model,
                 shown=shown.ids,
                 withheld=tuple(sorted(shown.withheld)),
             )
@@ -209,7 +209,7 @@ class _Session:
             self._warn(
                 "the guide or the examples have changed since the run began; replies on disk answer the older prompt"
             )
-        if self.prompt.model != info.model:
+        if info.model is not None and self.prompt.model != info.model:
             self._warn(f"the run began with the model {info.model!r} and goes on with {self.prompt.model!r}")
         unpriced = warn_unpriced(self.prompt.model) if self.ledger.billed else None
         if unpriced is not None:
@@ -223,7 +223,8 @@ class _Session:
             match decision.action:
                 case "ask" | "repair" | "optimise":
                     if self.course.round >= self.limits.rounds:
-                        return "rounds", f"{self.course.round} rounds, {self.limits.rounds} were allowed"
+                        allowed = self.limits.rounds
+                        return "rounds", f"the limit of {allowed} round{'' if allowed == 1 else 's'} is reached"
                     self.course.begin_round()
                 case "retry" | "retry_plainly":
                     pass  # within the round
@@ -332,7 +333,11 @@ class _Session:
     def _judged(self, call: int, reply: Reply, submission: Submission) -> Decision:
         self.run.write_candidate(call, submission)
         sha = store.source_sha256(submission.source)
-        found = self.run.verdict_for(call, sha)
+        try:
+            found = self.run.verdict_for(call, sha)
+        except RunDamaged as damage:  # what was paid for is the reply; a verdict can be had again
+            self._warn(f"{damage.what}; the candidate is judged again", call)
+            found = None
         if found is not None and found.status in (Status.INFRA_ERROR, Status.NOT_RUN):
             found = None  # said about the machine, which may be another one now
         while True:

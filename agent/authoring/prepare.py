@@ -80,8 +80,9 @@ def new_run(
     limits: Limits,
     goal: float | None = None,
     settings: Settings | None = None,
+    named: bool = True,
 ) -> store.Run:
-    """A new, locked run folder below `runs`."""
+    """A new, locked run folder below `runs`. `named`: whether the prompt's model is who will answer, as far as one can ask."""
     task = prompt.task
     info = store.RunInfo(
         id=store.new_id(task.id),
@@ -89,7 +90,7 @@ def new_run(
         task_digest=task.digest,
         created=datetime.datetime.now(datetime.UTC),
         llm=llm,
-        model=prompt.model,
+        model=prompt.model if named else None,
         limits=limits.model_dump(mode="json"),
         goal=goal,
         prompt_version=prompting.version(),

@@ -109,7 +109,7 @@ def keep(
     try:
         _fill(building, source, verdict, provenance, schedule)
         os.chmod(building, 0o755)  # noqa: S103  mkdtemp made it private
-        target = _publish(building, folder, _slug(name or provenance.model))
+        target = _publish(building, folder, slug(name or provenance.model))
     except BaseException:
         shutil.rmtree(building, ignore_errors=True)
         raise
@@ -128,7 +128,7 @@ def _fill(
         write_text(folder / "schedule.json", json.dumps(schedule, indent=2, sort_keys=True) + "\n")
     bench = verdict.gate("bench")
     if bench.status.good and bench.evidence:
-        gpu = _slug(verdict.environment.gpu or "unknown-gpu")
+        gpu = slug(verdict.environment.gpu or "unknown-gpu")
         write_text(folder / "bench" / f"{gpu}.json", json.dumps(bench.evidence, indent=2, sort_keys=True) + "\n")
 
 
@@ -142,6 +142,6 @@ def _publish(building: pathlib.Path, folder: pathlib.Path, name: str) -> pathlib
         number += 1
 
 
-def _slug(text: str) -> str:
+def slug(text: str) -> str:
     """A file name: lower case letters, digits, `_`, `.` and `-`."""
     return _UNSAFE.sub("-", text.lower()).strip("-.")[:60] or "kernel"

@@ -25,6 +25,7 @@ from typing import Any, Literal
 import authored_kernels
 
 from ..errors import KernelDamaged, UnknownRun, UnknownSubject
+from ..llm.protocol import UNKNOWN_MODEL
 from ..runs import store
 from ..settings import Settings
 
@@ -126,7 +127,7 @@ def _attempt(run: store.Run, call: int) -> Kept:
     folder, reply = run.attempt_folder(call), run.reply(call)
     provenance = {
         "author": "llm",
-        "model": reply.model if reply else run.info.model,
+        "model": reply.model if reply else run.info.model or UNKNOWN_MODEL,
         "provider": reply.provider if reply else run.info.llm,
         "run": run.info.id,
         "call": call,

@@ -63,6 +63,13 @@ def parse(spec: str | None) -> Choice:
     return Choice(name, argument)
 
 
+def asked_model(settings: Settings) -> str | None:
+    """The model that the settings ask for by name, or None where the provider decides who answers: its replies will say."""
+    provider = parse(settings.llm).provider
+    named = provider == "anthropic" or (provider == "folder" and settings.source_of("model") != "default")
+    return settings.model if named else None
+
+
 def from_settings(settings: Settings, *, task_id: str, announce: Callable[[str], None] | None = None) -> LLM:
     """The provider that the settings ask for. `settings.llm` is `--llm`; see `select` for the rest."""
     chosen = settings.source_of("model") != "default"

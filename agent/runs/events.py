@@ -69,7 +69,8 @@ class Started(_Event):
     kind: Literal["started"] = "started"
     task: str
     llm: str
-    model: str
+    model: str | None
+    """The model that is asked for; None where the provider decides, and the replies say who answered."""
     shown: tuple[str, ...]
     """Ids of the examples in the prompt."""
     withheld: tuple[str, ...]

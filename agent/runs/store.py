@@ -55,8 +55,8 @@ class RunInfo(Record):
     created: datetime.datetime
     llm: str
     """`--llm`, as given or resolved."""
-    model: str
-    """The model that is asked for; replies say who answered."""
+    model: str | None
+    """The model that is asked for; None where the provider decides. Replies say who answered."""
     limits: dict[str, JsonValue]
     goal: float | None = None
     prompt_version: str
@@ -176,7 +176,7 @@ class Run:
         return self._load(Verdict, f"attempts/{number:03d}/verdict.json")
 
     def verdict_for(self, number: int, source_sha256: str) -> Verdict | None:
-        """The verdict on disk, if it is about this source and this run's task as it is now."""
+        """The verdict on disk, if it is about this source and this run's task as it is now. Raises `RunDamaged`."""
         found = self.verdict(number)
         if found is None or found.source_sha256 != source_sha256 or found.task_digest != self.info.task_digest:
             return None
@@ -304,21 +304,38 @@ def _read_events(path: pathlib.Path) -> Iterator[Event]:
     try:
         lines = read_lines(path)
     except (OSError, UnicodeDecodeError) as error:
-        raise RunDamaged(f"{str(path)!r} cannot be read: {error}") from error
+        raise RunDamaged(f"{str(path)!r} cannot be read: {error}", hint=_EVENTS_HINT) from error
     for number, line in enumerate(lines, 1):
         try:
             yield EVENT.validate_json(line)
         except ValidationError as error:
-            raise RunDamaged(f"{str(path)!r}: line {number} is not an event: {_first(error)}") from error
+            what = f"{str(path)!r}: line {number} is not an event: {_first(error)}"
+            raise RunDamaged(what, hint=_EVENTS_HINT) from error
 
 
 def _read_model(kind: type[_MODEL], path: pathlib.Path) -> _MODEL:
     try:
         return kind.model_validate_json(path.read_bytes())
     except OSError as error:
-        raise RunDamaged(f"{str(path)!r} cannot be read: {error.strerror}") from error
+        raise RunDamaged(f"{str(path)!r} cannot be read: {error.strerror}", hint=_hint(kind)) from error
     except ValidationError as error:
-        raise RunDamaged(f"{str(path)!r} is not a {kind.__name__}: {_first(error)}") from error
+        raise RunDamaged(f"{str(path)!r} is not a {kind.__name__}: {_first(error)}", hint=_hint(kind)) from error
+
+
+_EVENTS_HINT = "restore it from a copy, or remove the line: replies and verdicts have files of their own"
+
+
+def _hint(kind: type[BaseModel]) -> str:
+    """What to do about a damaged file of this kind."""
+    if kind is RunInfo:
+        return "restore it from a copy; without it the replies can still be played: --llm replay:FOLDER"
+    if kind is Reply:
+        return "restore it from a copy; if it is removed, resuming asks the model for that reply again"
+    if kind is Verdict:
+        return "resume the run: with the reply on disk, the candidate is judged again"
+    if kind is Summary:
+        return "remove it and resume the run: it is written anew"
+    return "remove it: nothing but the check for a changed prompt needs it"
 
 
 def _first(error: ValidationError) -> str:

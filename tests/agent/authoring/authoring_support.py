@@ -71,6 +71,12 @@ def _doubled(acc: Any, r: coda.primitives.ColVector) -> dict[str, Any]:  # type:
     return {"z": acc * r * 2.0}
 
 
+@coda.epilogue
+def _biased(acc: Any, bias: coda.primitives.RowVector) -> dict[str, Any]:  # type: ignore[valid-type]
+    """Of another interface than the task's."""
+    return {"y": acc + bias}
+
+
 PROGRAMS = {"first": _scaled.program, "second": _doubled.program}
 
 
@@ -88,7 +94,7 @@ def reply(word: str, **more: str) -> str:
 
 def examples() -> tuple[bank.Example, ...]:
     """A bank of one example that is not the task's."""
-    return (bank.Example("other", 1, '"""Another kernel."""\n\nimport coda\n', PROGRAMS["second"]),)
+    return (bank.Example("other", 1, '"""Another kernel."""\n\nimport coda\n', _biased.program),)
 
 
 def bench_evidence(fraction: float, digest: str) -> dict[str, Any]:

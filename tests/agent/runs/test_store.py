@@ -156,6 +156,30 @@ def test_a_damaged_reply_is_an_error_and_not_a_missing_one(run: store.Run) -> No
         run.reply(1)
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("run.json", "--llm replay:FOLDER"),
+        ("events.jsonl", "remove the line"),
+        ("replies/001.json", "asks the model for that reply again"),
+        ("requests/001.json", "remove it"),
+        ("attempts/001/verdict.json", "judged again"),
+        ("summary.json", "written anew"),
+    ],
+)
+def test_damage_says_what_to_do(run: store.Run, name: str, hint: str) -> None:
+    (run.folder / name).parent.mkdir(exist_ok=True, parents=True)
+    (run.folder / name).write_text("{\n")
+
+    def read() -> None:
+        found = store.open_run(run.folder)
+        assert found.request(1) is found.reply(1) is found.verdict(1) is found.summary
+
+    with pytest.raises(RunDamaged) as caught:
+        read()
+    assert hint in caught.value.hint
+
+
 def test_a_failed_write_leaves_the_old_file_and_no_litter(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
