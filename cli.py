@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +19,18 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from agent.commands.terminal import Answer, Exit, Failure, Options, Terminal, logging_to_stderr
+from agent.commands.terminal import (
+    Answer,
+    Exit,
+    Failure,
+    Options,
+    OutputLost,
+    Terminal,
+    logging_to_stderr,
+    open_streams,
+    silence,
+    write_line,
+)
 
 EXIT_CODES = "\b\nExit codes:\n" + "\n".join(f"  {code.value:>3}  {code.meaning}" for code in Exit)
 STREAMS = "The answer goes to stdout; progress, logs, hints and paths go to stderr. --json prints one document, also on failure."
@@ -41,19 +51,32 @@ class Root(typer.core.TyperGroup):
     ) -> Any:
         given = list(sys.argv[1:] if args is None else args)
         try:
-            code = super().main(
+            code = self._run(given, prog_name or "coda-agent", complete_var, windows_expand_args, **extra)
+        except BrokenPipeError:  # the reader of a help text or of a refusal has read enough
+            silence(sys.stdout)
+            code = Exit.OK
+        except (OutputLost, OSError) as error:
+            silence(sys.stdout)
+            lost = error if isinstance(error, OutputLost) else OutputLost(f"stdout takes nothing: {error.strerror}")
+            code = _speaker(given, self.commands).failed(lost)
+        sys.exit(int(code) if isinstance(code, int) else 0)
+
+    def _run(self, given: list[str], name: str, complete_var: str | None, expand: bool, **extra: Any) -> Any:
+        """A command, or the refusal of a command line that cannot be parsed."""
+        try:
+            open_streams()
+            return super().main(
                 args=given,
-                prog_name=prog_name or "coda-agent",
+                prog_name=name,
                 complete_var=complete_var,
                 standalone_mode=False,
-                windows_expand_args=windows_expand_args,
+                windows_expand_args=expand,
                 **extra,
             )
         except typer.Abort:
-            code = _speaker(given, self.commands).failed(KeyboardInterrupt())
+            return _speaker(given, self.commands).failed(KeyboardInterrupt())
         except typer.TyperException as error:
-            code = _speaker(given, self.commands).refuse(_usage(error))
-        sys.exit(int(code) if isinstance(code, int) else 0)
+            return _speaker(given, self.commands).refuse(_usage(error))
 
 
 def _usage(error: typer.TyperException) -> Failure:
@@ -61,7 +84,20 @@ def _usage(error: typer.TyperException) -> Failure:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "coda-agent"
     message = error.format_message().rstrip(".")
-    return Failure("usage", message[:1].lower() + message[1:], f"`{path} --help` shows what it takes")
+    hint = f"`{path} --help` shows what it takes"
+    if message.startswith("Missing") and context is not None and (required := _required(context.command)):
+        hint = f"the whole command: `{path} {required}`; {hint}"
+    return Failure("usage", message[:1].lower() + message[1:], hint)
+
+
+def _required(command: Any) -> str:
+    """What a command cannot do without, as it is typed."""
+    found = []
+    for parameter in command.params:
+        if parameter.required:
+            shown = parameter.metavar or parameter.name.upper()
+            found.append(shown if parameter.param_type_name == "argument" else f"{parameter.opts[0]} {shown}")
+    return " ".join(found)
 
 
 def _speaker(args: Sequence[str], commands: Mapping[str, Any]) -> Terminal:
@@ -140,6 +176,14 @@ def _in_folder(folder: Path | None) -> Iterator[None]:
         yield
 
 
+def _require_config(options: Options) -> None:
+    """A file that was named must be right, whether or not the command reads a setting. Raises `SettingsInvalid`."""
+    if options.config is not None:
+        from agent import settings
+
+        settings.load(config_file=options.config)
+
+
 def command(name: str) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
     """Make `body(terminal, …) -> Answer` a command with its own parameters and the common ones."""
 
@@ -155,9 +199,10 @@ def command(name: str) -> Callable[[Callable[..., Answer]], Callable[..., Answer
             terminal = Terminal(name, options)
             try:
                 with _in_folder(options.folder), logging_to_stderr(options.verbose):
+                    _require_config(options)
                     return terminal.answer(body(terminal, **values))
             except BrokenPipeError:  # `| head` has read enough
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit fails as well
+                silence(sys.stdout)
                 return Exit.OK
             except (typer.TyperException, typer.Exit):
                 raise
@@ -194,11 +239,18 @@ def root(
 
         terminal = Terminal("version", ctx.obj)
         try:
-            return terminal.answer(examination.version(terminal))
+            with _in_folder(ctx.obj.folder):
+                _require_config(ctx.obj)
+                return terminal.answer(examination.version(terminal))
+        except BrokenPipeError:
+            raise
         except Exception as error:  # as in `command`
             return terminal.failed(error)
     if ctx.invoked_subcommand is None:
-        sys.stderr.write(ctx.get_help() + "\n")
+        terminal = Terminal("coda-agent", ctx.obj)
+        if ctx.obj.json:
+            return terminal.refuse(Failure("usage", "no command was given", "`coda-agent --help` lists them"))
+        write_line(sys.stderr, ctx.get_help())
         return Exit.USAGE
     return Exit.OK
 
@@ -231,7 +283,12 @@ Kernel = Annotated[
 @command("author")
 def author(
     terminal: Terminal,
-    task: Annotated[str, typer.Argument(metavar="TASK", help='Id, title or alias: "swiglu backward".')],
+    task: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TASK", help='Id, title or alias: "swiglu backward". A run that is resumed knows its own.'
+        ),
+    ] = None,
     llm: Annotated[
         str | None, typer.Option(metavar="WHO", help="anthropic, replay, replay:RUN, folder:DIR or scripted:FILE.")
     ] = None,

@@ -21,6 +21,7 @@ import cli
 from agent.authoring.budget import most_usd
 from agent.commands.terminal import Exit
 from agent.records import Status
+from agent.runs import store
 
 pytestmark = pytest.mark.null
 
@@ -121,6 +122,11 @@ def test_no_command_is_usage_with_help_on_stderr() -> None:
     result = run()
     assert (result.exit_code, result.stdout) == (2, "")
     assert "Commands:" in result.stderr
+    assert document(run("--json"))["error"] == {
+        "code": "usage",
+        "message": "no command was given",
+        "hint": "`coda-agent --help` lists them",
+    }
 
 
 def test_version(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,6 +207,15 @@ def test_exit_1_bug(monkeypatch: pytest.MonkeyPatch) -> None:
         (["author", "rms scale", "--resume", "nothing"], "unknown-run", "list runs"),
         (["author"], "usage", "coda-agent author --help"),
         (["nothing"], "usage", "coda-agent --help"),
+        (
+            ["promote", "x", "--reviewer", "Ann"],
+            "usage",
+            "coda-agent promote RUN_OR_KERNEL --reviewer NAME --note TEXT`",
+        ),
+        (["list", "tasks", "--config", "/nope.toml"], "settings-invalid", "name a TOML file"),
+        (["verify", "x", "--task", "rms_scale", "--config", "/nope.toml"], "settings-invalid", "name a TOML file"),
+        (["author", "rms scale", "--arch", "sm_12", "--llm", "folder:x"], "usage", "sm_80, sm_86"),
+        (["verify", "/dev/zero", "--task", "rms_scale"], "usage", "name a kernel file"),
         (["list", "things"], "usage", "tasks | examples | kernels | runs"),
         (["list", "tasks", "--colour"], "usage", "coda-agent list --help"),
         (["list", "tasks", "--color", "blue"], "usage", "coda-agent list --help"),
@@ -448,6 +463,67 @@ def test_a_pipe_that_closes_is_no_error() -> None:
     assert (child.returncode, stderr) == (0, b"")
 
 
+@pytest.mark.parametrize(
+    ("redirected", "code", "said"),
+    [
+        (">&-", 5, "error: the answer cannot be written to stdout: it is closed\n"),
+        (">/dev/full", 5, "error: the answer cannot be written to stdout: No space left on device\n"),
+        ("--json >/dev/full", 5, "error: the answer cannot be written to stdout: No space left on device\n"),
+        ("--help >/dev/full", 5, "error: stdout takes nothing: No space left on device\n"),
+        ("--colour --json >/dev/full", 5, "error: the answer cannot be written to stdout: No space left on device\n"),
+        (">/dev/null 2>&-", 0, ""),
+        ("-v >/dev/null 2>/dev/full", 0, ""),
+        (">&- 2>&-", 5, ""),
+        (">&- <&-", 5, "error: the answer cannot be written to stdout: it is closed\n"),
+    ],
+)
+def test_streams_that_take_nothing(redirected: str, code: int, said: str) -> None:
+    command = f"{shlex.quote(sys.executable)} cli.py list runs {redirected}"
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (code, said)
+
+
+def test_events_that_nobody_can_read_end_the_run_orderly(
+    bench: FakeBench, places: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = open("/dev/full", "w", encoding="utf-8")  # noqa: SIM115  silenced, then closed below
+    with monkeypatch.context() as patched:
+        patched.setattr("sys.stdout", full)
+        with pytest.raises(SystemExit) as ended:
+            cli.app(["author", "rms_scale", "--llm", script(places, support.source()), "--events"])
+    full.close()
+    assert ended.value.code == 5
+    (row,) = document(run("list", "runs", "--json"))["data"]["runs"]
+    assert (row["ended"], row["passed"]) == ("goal", True)
+
+
+def test_a_pipe_without_a_writer_is_not_waited_for(places: Path) -> None:
+    os.mkfifo(places / "fifo")
+    result = run("verify", str(places / "fifo"), "--task", "rms_scale", "--json")
+    assert (result.exit_code, document(result)["error"]["message"][-18:]) == (2, "not a regular file")
+    result = run("author", "rms_scale", "--llm", f"scripted:{places / 'fifo'}", "--json")
+    assert (result.exit_code, document(result)["error"]["code"]) == (2, "provider-misused")
+    (places / "large.py").write_text("#" * (1 << 16) + "#")
+    result = run("verify", str(places / "large.py"), "--task", "rms_scale", "--json")
+    assert (result.exit_code, "larger than 65536 bytes" in document(result)["error"]["message"]) == (2, True)
+
+
+EVIL = "a\x1b]0;t\x07b\x1b[2J\rc\x9bd\u202ee"
+HARMLESS = r"a\x1b]0;t\x07b\x1b[2J\rc\x9bd\u202ee"
+
+
+def test_what_a_terminal_would_obey_is_shown_escaped(bench: FakeBench, places: Path) -> None:
+    bench.about = {"fails": ("algebra", Status.WRONG_VALUES, EVIL)}
+    llm = script(places, f"{support.source()}\n# {EVIL!a}\n")
+    seen = [run("show", EVIL), run("author", "rms_scale", "--llm", llm, "--rounds", "1"), run("show", EVIL, "-vv")]
+    seen += [run("author", "rms_scale", "--llm", llm, "--rounds", "1", form) for form in ("--json", "--events")]
+    for result in seen:
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", result.output), result.args
+    assert HARMLESS in seen[1].stdout  # the gate table
+    assert HARMLESS in seen[1].stderr  # the error line
+    assert document(seen[3])["data"]["gates"][2]["reason"] == EVIL  # read back it is the same
+
+
 DATA = {
     "list": {"tasks"},
     "show": {"task", "example"},
@@ -632,14 +708,147 @@ def test_a_lint_that_the_machine_failed_says_nothing_about_the_task(
     assert (linted.exit_code, document(linted)["error"]["code"]) == (5, "judge-unavailable")
 
 
-def test_a_kernel_that_cannot_be_kept_is_an_error_of_the_environment(bench: FakeBench, places: Path) -> None:
-    (places / "file").write_text("")
-    args = ("author", "rms_scale", "--llm", script(places, support.source()), "--into", str(places / "file"), "--json")
-    result = run(*args)
+def test_a_kernel_that_cannot_be_kept_is_an_error_of_the_environment(
+    bench: FakeBench, places: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that fails only after the rounds: the disk is full."""
+
+    def full(*_: Any, **__: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("agent.authoring.loop.keep", full)
+    result = run("author", "rms_scale", "--llm", script(places, support.source()), "--json")
     found = document(result)
     assert (result.exit_code, found["error"]["code"]) == (5, "not-kept")
     assert (found["data"]["passed"], found["data"]["kernel"]) == (True, None)
     assert "--resume" in found["error"]["hint"]
+
+
+UNWRITABLE = "/proc/nothing-can-be-made-here"
+
+
+@pytest.mark.parametrize(
+    ("home", "more", "said", "hint"),
+    [
+        (UNWRITABLE, [], f"runs are recorded in '{UNWRITABLE}/runs'", "CODA_AGENT_HOME says where"),
+        (None, ["--into", "/proc/x"], "--into keeps kernels in '/proc/x/rms_scale'", "name a folder"),
+        (None, ["--into", "file"], "Not a directory", "name a folder"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_before_anything_is_spent(
+    bench: FakeBench,
+    places: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    home: str | None,
+    more: list[str],
+    said: str,
+    hint: str,
+) -> None:
+    from agent.verify import lint
+
+    def linted(_: Any) -> Any:
+        raise AssertionError("the lint takes seconds, and torch")
+
+    monkeypatch.setattr(lint, "lint_in_worker", linted)
+    if home is not None:
+        monkeypatch.setenv("CODA_AGENT_HOME", home)
+    Path("file").write_text("")
+    result = run("author", "rms_scale", "--llm", script(places, support.source()), *more, "--json")
+    error = document(result)["error"]
+    assert (result.exit_code, error["code"]) == (5, "folder-unusable")
+    assert said in error["message"]
+    assert hint in error["hint"]
+    assert run("list", "runs", "--json").exit_code == 0
+    assert not (places / "state" / "coda-agent" / "runs").exists()
+    assert os.listdir(".") == ["file"]
+
+
+@pytest.mark.parametrize("name", ["../../x", "a/b", "-x", "", "x" * 61])
+def test_a_name_that_is_none_is_refused(bench: FakeBench, places: Path, name: str) -> None:
+    result = run("author", "rms_scale", "--llm", script(places, support.source()), f"--name={name}", "--json")
+    assert (result.exit_code, document(result)["error"]["code"]) == (2, "usage")
+    assert bench.options == []
+
+
+def test_a_locked_run_is_refused_before_torch_is_imported(bench: FakeBench, places: Path) -> None:
+    bench.interrupt = True
+    llm = script(places, support.source())
+    folder = Path(document(run("author", "rms_scale", "--llm", llm, "--json"))["data"]["run"])
+    code = (
+        "import sys, cli\nsys.argv = ['coda-agent', 'author', '--resume', sys.argv[1]]\ntry:\n    cli.main()\n"
+        "except SystemExit as e:\n    assert 'torch' not in sys.modules\n    sys.exit(e.code)\n"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"PYTHONPATH": str(ROOT)}
+    with store.resume(folder):
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(folder)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert (done.returncode, done.stdout) == (5, "")
+    assert done.stderr.startswith("error: another process works on the run")
+    assert "Traceback" not in done.stderr
+
+
+# going on with a run --------------------------------------------------------------------------------------------------
+
+
+def test_a_run_knows_its_task_and_its_script_goes_on(bench: FakeBench, places: Path) -> None:
+    """Two wrong ones, then the right one: interrupted after the first, the second is asked for next and not the first again."""
+    bench.about = {"fails": ("algebra", Status.WRONG_VALUES, "factor 2")}
+    sources = [f"{support.source()}\n# {n}\n" for n in (1, 2, 3)]
+    first = run("author", "rms_scale", "--llm", script(places, *sources), "--rounds", "1", "--json")
+    folder = Path(document(first)["data"]["run"])
+    assert document(first)["error"]["message"].startswith("the limit of 1 round is reached; ")
+    other = run("author", "gemm_rope", "--resume", folder.name, "--json")
+    assert (other.exit_code, document(other)["error"]["code"]) == (2, "run-mismatch")
+    again = run("author", "--resume", folder.name, "--rounds", "3", "--json")
+    assert document(again)["data"]["rounds"] == 3
+    asked = store.open_run(folder)
+    assert [asked.reply(n).submission.source for n in (1, 2, 3)] == sources  # type: ignore[union-attr]
+
+
+def test_a_damaged_verdict_is_judged_again(bench: FakeBench, places: Path) -> None:
+    bench.about = {"fails": ("algebra", Status.WRONG_VALUES, "factor 2")}
+    made = run("author", "rms_scale", "--llm", script(places, support.source()), "--rounds", "1", "--json")
+    folder = Path(document(made)["data"]["run"])
+    file = folder / "attempts" / "001" / "verdict.json"
+    file.write_text("{")
+    shown = run("replay", folder.name, "--json")
+    assert (shown.exit_code, document(shown)["error"]["code"]) == (5, "run-damaged")
+    assert document(shown)["error"]["hint"].startswith("resume the run: ")
+    bench.about = {}
+    again = run("author", "--resume", folder.name, "--json")
+    assert again.exit_code == 0, again.stderr
+    assert any("verdict.json' is not a Verdict" in w and "judged again" in w for w in document(again)["warnings"])
+    assert len(bench.options) == 2
+    assert json.loads(file.read_text())["status"] == "PASS"
+
+
+def test_a_machine_that_fails_twice_is_no_fault_of_the_kernel(bench: FakeBench, places: Path) -> None:
+    bench.about = {"fails": ("compile", Status.INFRA_ERROR, "the worker could not be started")}
+    result = run("author", "rms_scale", "--llm", script(places, *[support.source()] * 2), "--json")
+    found = document(result)
+    assert (result.exit_code, found["error"]["code"]) == (5, "judge-unavailable")
+    assert len(bench.options) == 2  # once more, then never
+    folder = Path(found["data"]["run"])
+    assert [path.name for path in (folder / "requests").iterdir()] == ["001.json"]  # the model was told nothing
+
+
+def test_nobody_is_announced_who_never_answers(bench: FakeBench, places: Path) -> None:
+    result = run("author", "rms_scale", "--llm", script(places, support.source()), "--events")
+    started = json.loads(result.stdout.splitlines()[0])
+    assert (started["kind"], started["llm"][:8], started["model"]) == ("started", "scripted", None)
+    assert "claude" not in result.stdout + result.stderr
+    assert "(the model is unknown until it answers)" in result.stderr
+    (row,) = document(run("list", "runs", "--json"))["data"]["runs"]
+    assert row["model"] == "scripted"
+    assert json.loads((Path(row["path"]) / "run.json").read_text())["model"] is None
+    dry = document(run("author", "rms_scale", "--llm", "folder:x", "--model", "me", "--dry-run", "--json"))["data"]
+    assert (dry["model"], dry["cost_usd_at_most"]) == ("me", 0.0)
 
 
 # the others -----------------------------------------------------------------------------------------------------------
@@ -708,6 +917,19 @@ def test_from_a_run_to_a_promoted_kernel(bench: FakeBench, places: Path, shelf: 
     compared = run("compare", "rms_scale", "--json")
     assert compared.exit_code == 0
     assert document(compared)["data"]["same_program"] == [["examples_curated/rms_scale", "rms_scale/scripted"]]
+
+
+def test_a_review_elsewhere_names_the_command_that_leads_to_a_promotion(
+    bench: FakeBench, places: Path, shelf: Path
+) -> None:
+    support.keep_one(shelf)
+    result = run("review", "rms_scale/demo", "--into", str(places / "elsewhere"))
+    assert result.exit_code == 0
+    assert "promote" not in result.stderr.splitlines()[-1]
+    follow = shlex.split(result.stderr.splitlines()[-1].removeprefix("next: coda-agent "))
+    assert run(*follow).exit_code == 0
+    words = ["--reviewer", "Ann", "--note", "x", "--waive-gpu", "none here", "--yes"]
+    assert run("promote", "rms_scale/demo", *words).exit_code == 0
 
 
 def test_a_refused_review_is_exit_4_and_still_writes_the_packet(bench: FakeBench, shelf: Path) -> None:

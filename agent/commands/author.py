@@ -10,20 +10,30 @@ Neighbours: `judging` and `catalogue` have the other commands, `agent.authoring`
 
 from __future__ import annotations
 
-import json
+import os
 import shlex
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..authoring.budget import Limits, most_usd, parse_duration
-from ..errors import AgentError, JudgeUnavailable, LLMError, NotKept, TaskRefused, UsageError
+from ..authoring.budget import FREE, Limits, most_usd, parse_duration
+from ..errors import (
+    AgentError,
+    FolderUnusable,
+    JudgeUnavailable,
+    LLMError,
+    NotKept,
+    RunMismatch,
+    TaskRefused,
+    UsageError,
+)
 from ..files import write_text
-from ..keeping.keep import default_folder
+from ..keeping.keep import default_folder, slug
 from ..llm.protocol import Request, estimate_tokens
-from ..llm.select import from_settings
+from ..llm.select import asked_model, from_settings, parse
 from ..records import Verdict
 from ..runs import store
 from ..runs.events import Event, Summary
@@ -31,7 +41,7 @@ from ..settings import Settings
 from ..task import Card, Task, find, load
 from . import render
 from .judging import Judging, machine_failed
-from .terminal import Answer, Exit, Failure, Terminal
+from .terminal import Answer, Exit, Failure, OutputLost, Terminal, json_text, write_line
 
 if TYPE_CHECKING:
     from ..authoring.prepare import Prompt
@@ -41,7 +51,8 @@ if TYPE_CHECKING:
 class Asked:
     """What the command line asks for besides settings."""
 
-    task: str
+    task: str | None
+    """None: that of the run to resume."""
     goal: float | None = None
     judging: Judging = field(default_factory=Judging)
     into: Path | None = None
@@ -63,15 +74,19 @@ def author(terminal: Terminal, asked: Asked, flags: Mapping[str, Any]) -> Answer
         raise UsageError(
             "--events and --json exclude each other", hint="the last line of --events is the document of --json"
         )
+    _check_name(asked.name)
     settings = terminal.settings(**flags)
-    card = find(asked.task)
+    card = find(asked.task) if asked.task is not None else None
     folder = store.find(asked.resume, settings.runs_dir) if asked.resume is not None else None
-    if folder is not None and settings.llm is None:
-        settings = terminal.settings(**{**flags, "llm": store.open_run(folder).info.llm})
+    info = store.open_run(folder).info if folder is not None else None
+    card = _task_of(info, card)
+    if info is not None and settings.llm is None:
+        settings = terminal.settings(**{**flags, "llm": info.llm})
     limits = _limits(settings)
     if asked.dry_run:
         return _dry_run(card, settings, asked)
     llm = from_settings(settings, task_id=card.id, announce=terminal.say)
+    _check_folders(settings, asked, card, folder)
     # From here on torch is needed.
     from ..authoring import loop
     from ..authoring.prepare import new_run, prepare
@@ -83,7 +98,13 @@ def author(terminal: Terminal, asked: Asked, flags: Mapping[str, Any]) -> Answer
     )
     if folder is None:
         run = new_run(
-            settings.runs_dir, prompt, llm=settings.llm or llm.name, limits=limits, goal=asked.goal, settings=settings
+            settings.runs_dir,
+            prompt,
+            llm=settings.llm or llm.name,
+            limits=limits,
+            goal=asked.goal,
+            settings=settings,
+            named=asked_model(settings) is not None,
         )
     else:
         key = settings.anthropic_api_key
@@ -94,7 +115,7 @@ def author(terminal: Terminal, asked: Asked, flags: Mapping[str, Any]) -> Answer
     error: AgentError | None = None
     live = terminal.live if settings.progress and not asked.events else None
     with run, render.Progress(terminal.say, live) as progress:
-        told = _event_writer(progress) if asked.events else progress
+        told = _EventWriter(progress) if asked.events else progress
         try:
             summary = loop.author(
                 prompt,
@@ -111,8 +132,57 @@ def author(terminal: Terminal, asked: Asked, flags: Mapping[str, Any]) -> Answer
             if run.summary is None:
                 raise
             summary, error = run.summary, stopped
+    if isinstance(told, _EventWriter) and told.lost is not None:
+        raise told.lost
     answer = _answer(terminal, run, summary, error)
     return _as_line(terminal, answer) if asked.events else answer
+
+
+def _task_of(info: store.RunInfo | None, card: Card | None) -> Card:
+    """The task that is asked for, or that of the run. Raises `UsageError` or `RunMismatch`."""
+    if info is None:
+        if card is None:
+            hint = "name a task, or a run with --resume; `coda-agent author --help` shows what it takes"
+            raise UsageError("missing argument 'TASK'", hint=hint)
+        return card
+    if card is not None and card.id != info.task:
+        raise RunMismatch(f"the run {info.id!r} is of task {info.task!r}, not {card.id!r}", hint="start a new run")
+    return card or find(info.task)
+
+
+def _check_name(name: str | None) -> None:
+    """A name that is not one, before it is made into another. Raises `UsageError`."""
+    if name is not None and (made := slug(name)) != name.lower():
+        hint = f"letters, digits, `_`, `.` and `-`, at most 60: {made!r}"
+        raise UsageError(f"--name {name!r} cannot be the name of a kernel", hint=hint)
+
+
+def _check_folders(settings: Settings, asked: Asked, card: Card, folder: Path | None) -> None:
+    """That there is room for what will be paid for, and nobody else works on the run. Raises `FolderUnusable`, `RunLocked` or
+    `RunDamaged`."""
+    source = settings.source_of("home")
+    places = "set CODA_AGENT_HOME to" if source == "default" else f"{source} says where; set it to"
+    hint = f"{places} a folder that you may write to"
+    _require_writable(folder or settings.runs_dir, "runs are recorded", hint)
+    if folder is not None:
+        store.resume(folder).close()
+    if asked.into is not None:
+        _require_writable(asked.into / card.id, "--into keeps kernels", "name a folder that you may write to")
+    else:
+        _require_writable(default_folder(settings) / card.id, "kernels are kept", f"{hint}, or use --into")
+
+
+def _require_writable(folder: Path, what: str, hint: str) -> None:
+    """By trying, in the nearest folder that exists; nothing is left behind."""
+    place = folder
+    try:
+        while not place.exists() and place != place.parent:
+            place = place.parent
+        os.rmdir(tempfile.mkdtemp(prefix=".writable-", dir=place))
+    except OSError as error:
+        raise FolderUnusable(
+            f"{what} in {str(folder)!r}, which cannot be written: {error.strerror}", hint=hint
+        ) from error
 
 
 def _limits(settings: Settings) -> Limits:
@@ -138,10 +208,11 @@ def _dry_run(card: Card, settings: Settings, asked: Asked) -> Answer:
     )
     request: Request = prompt.request([], 1)
     tokens = estimate_tokens(request)
-    most = most_usd(settings.model, tokens, settings.max_tokens)
+    billed = parse(settings.llm).provider not in FREE
+    most = most_usd(settings.model, tokens, settings.max_tokens) if billed else 0.0
     data = {
         "task": card.id,
-        "model": settings.model,
+        "model": asked_model(settings),
         "input_tokens_at_most": tokens,
         "output_tokens_at_most": settings.max_tokens,
         "cost_usd_at_most": most,
@@ -242,7 +313,7 @@ def _shown(summary: Summary, verdict: Verdict | None, data: Mapping[str, Any]) -
         yield render.verdict_line(verdict)
     rounds = f"{summary.rounds} round{'' if summary.rounds == 1 else 's'}"
     spent = f"{summary.usage.total} tokens, {render.money(summary.cost_usd)}"
-    yield f"{data['model']} through {data['provider']}: {rounds}, {spent}, {summary.elapsed_s:.1f} s"
+    yield f"{data['model'] or 'no model'} through {data['provider']}: {rounds}, {spent}, {summary.elapsed_s:.1f} s"
 
 
 def _failure(summary: Summary, verdict: Verdict | None, error: AgentError | None, exit_code: Exit) -> Failure | None:
@@ -255,7 +326,7 @@ def _failure(summary: Summary, verdict: Verdict | None, error: AgentError | None
     best = ""
     if verdict is not None and verdict.first_failure is not None:
         gate = verdict.gate(verdict.first_failure)
-        best = f"; the best candidate ended at gate {gate.name} with {gate.status}: {gate.reason}"
+        best = f"; the best candidate ended at gate {gate.name} with {gate.status}: {render.reason_and_hint(gate)[0]}"
     elif verdict is not None and not verdict.passed:
         best = f"; not proven here: {'; '.join(f'{g.name}: {g.reason}' for g in verdict.not_run)}"
     return Failure("goal-not-met", f"{summary.reason}{best}", _advice(summary))
@@ -284,21 +355,27 @@ def _next(terminal: Terminal, summary: Summary, run: store.Run) -> str:
     return terminal.resume
 
 
-def _event_writer(progress: Callable[[Event], None]) -> Callable[[Event], None]:
-    """Events as JSON lines on stdout, and progress as ever."""
+class _EventWriter:
+    """Events as JSON lines on stdout as long as somebody reads them, and progress as ever. The run goes on either way: what it
+    pays for is on disk."""
 
-    def told(event: Event) -> None:
-        sys.stdout.write(event.model_dump_json() + "\n")
-        sys.stdout.flush()
-        progress(event)
+    def __init__(self, progress: Callable[[Event], None]) -> None:
+        self._progress = progress
+        self.lost: OutputLost | BrokenPipeError | None = None
 
-    return told
+    def __call__(self, event: Event) -> None:
+        if self.lost is None:
+            try:
+                write_line(sys.stdout, json_text(event.model_dump(mode="json")))
+            except (OutputLost, BrokenPipeError) as error:
+                self.lost = error
+        self._progress(event)
 
 
 def _as_line(terminal: Terminal, answer: Answer) -> Answer:
     """The same answer, whose text is the document of --json in one line."""
 
-    line = json.dumps(terminal.document(answer), ensure_ascii=False, allow_nan=False, default=str)
+    line = json_text(terminal.document(answer))
     return Answer(answer.data, lambda: [line], answer.exit, answer.failure, answer.warnings, answer.paths, answer.next)
 
 

@@ -18,6 +18,7 @@ import examples_curated
 from ..errors import AgentError, RunDamaged, UnknownSubject, UnknownTask, UsageError
 from ..keeping import shelves as kernels
 from ..runs import store
+from ..runs.events import Replied
 from ..task import Task, cards, find, load
 from . import render
 from .terminal import Answer, Terminal
@@ -102,7 +103,7 @@ def _runs(terminal: Terminal) -> tuple[list[str], list[dict[str, Any]]]:
                 **row,
                 "id": run.info.id,
                 "task": run.info.task,
-                "model": run.info.model,
+                "model": _answered(run),
                 "rounds": summary.rounds if summary else None,
                 "ended": summary.stop if summary else "not finished",
                 "passed": summary.passed if summary else None,
@@ -110,6 +111,12 @@ def _runs(terminal: Terminal) -> tuple[list[str], list[dict[str, Any]]]:
         )
     why = ["why"] if any(row["why"] for row in rows) else []
     return ["id", "task", "model", "rounds", "ended", "passed", *why], rows
+
+
+def _answered(run: store.Run) -> str | None:
+    """Who answered last; before anybody has, who is asked."""
+    models = [event.model for event in run.events if isinstance(event, Replied)]
+    return models[-1] if models else run.info.model
 
 
 def show(terminal: Terminal, name: str) -> Answer:

@@ -11,7 +11,6 @@ people and for programs. Neighbours: `author` has `author` and `replay`, `catalo
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from .. import files
 from ..errors import JudgeUnavailable, UsageError
 from ..keeping import shelves as kernels
+from ..llm.protocol import MAX_SOURCE_BYTES
 from ..records import Status, Verdict
 from ..task import Task, find, load
 from . import render
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from ..keeping.review import Judge
     from ..verify.judge import Options
     from ..verify.lint import LintReport
-
-
-_ARCH = re.compile(r"sm_\d{2,3}[a-z]?")
 
 
 @dataclass(frozen=True)
@@ -51,9 +48,10 @@ class Judging:
     def check(self) -> None:
         """Cheap, before anything slow is imported. Raises `UsageError` for a backend or an architecture that does not exist."""
         from coda.backends import registry
+        from coda.backends.triton.configs import ARCHS
 
-        if self.arch is not None and _ARCH.fullmatch(self.arch) is None:
-            raise UsageError(f"--arch {self.arch!r} is no architecture", hint="write it like sm_80, sm_90 or sm_100")
+        if self.arch is not None and self.arch.rstrip("af") not in ARCHS:
+            raise UsageError(f"--arch {self.arch!r} is no architecture", hint=f"there are: {', '.join(ARCHS)}")
         for name in self.backends:
             if name not in registry.MODULES or name == "reference":
                 fused = ", ".join(n for n in registry.MODULES if n != "reference")
@@ -171,24 +169,30 @@ def _refusal(verdict: Verdict) -> Failure:
             "not-proven", f"no pass on this machine: {missing}", "`coda-agent doctor` says what is missing here"
         )
     gate = verdict.gate(verdict.first_failure)
+    reason, hint = render.reason_and_hint(gate)
     said = " ".join(gate.reason.split())
     more = [finding for finding in digest(verdict).findings if finding not in said]
-    advice = "; ".join(more) or "change the kernel accordingly, and verify it again"
+    advice = "; ".join(more) or hint or "change the kernel accordingly, and verify it again"
     code = str(gate.status).lower().replace("_", "-")
-    return Failure(code, f"gate {gate.name}: {gate.status}: {gate.reason}", advice)
+    return Failure(code, f"gate {gate.name}: {gate.status}: {reason}", advice)
 
 
 def _read(file: Path) -> str:
-    """A kernel file as text; bytes that are no UTF-8 survive for the static gate to refuse."""
+    """A kernel file as text; bytes that are no UTF-8 survive for the static gate to refuse. One that is too large is refused here:
+    a verdict about the beginning of a file would be about another file."""
     try:
-        return file.read_bytes().decode("utf-8", "surrogateescape")
-    except (FileNotFoundError, IsADirectoryError) as error:
+        data = files.read_bounded(file, MAX_SOURCE_BYTES + 1)
+    except OSError as error:
         raise UsageError(f"{str(file)!r} cannot be read: {error.strerror}", hint="name a kernel file") from error
+    if len(data) > MAX_SOURCE_BYTES:
+        hint = f"a kernel is a few dozen lines: keep it below {MAX_SOURCE_BYTES} bytes"
+        raise UsageError(f"{str(file)!r} is no kernel file: it is larger than {MAX_SOURCE_BYTES} bytes", hint=hint)
+    return data.decode("utf-8", "surrogateescape")
 
 
 def _schedule(file: Path) -> dict[str, Any]:
     try:
-        data = json.loads(file.read_text("utf-8"))
+        data = json.loads(files.read_bounded(file, MAX_SOURCE_BYTES).decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(
             f"--schedule {str(file)!r} cannot be read: {error}", hint='write JSON like {"tile_m": 128}'
@@ -273,11 +277,14 @@ def review(terminal: Terminal, name: str, judging: Judging, into: Path | None) -
         failure = Failure(
             "not-proven" if found.unproven else "review-refused", "; ".join(found.refusals), f"read {written.markdown}"
         )
-    follow = (
-        f'coda-agent promote {shlex.quote(kept.handle)} --reviewer NAME --note "…"'
-        if found.accepted and kept.origin == "kernel"
-        else ""
-    )
+    follow = ""
+    if found.accepted and kept.origin == "kernel":
+        follow = f'coda-agent promote {shlex.quote(kept.handle)} --reviewer NAME --note "…"'
+        if written.markdown.parent.resolve() != kept.folder.resolve():
+            terminal.say(
+                f"a promotion needs the review in the kernel's own folder, {kept.folder}: review it without --into"
+            )
+            follow = f"coda-agent review {shlex.quote(kept.handle)}"
     return Answer(data, show, code, failure, paths=(("packet", written.markdown), ("page", written.html)), next=follow)
 
 

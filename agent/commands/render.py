@@ -7,8 +7,9 @@ so that it can be searched; a narrow terminal gets wrapped cells and loses nothi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, Protocol, TextIO
+from typing import Any, Literal, Protocol, TextIO, cast
 
 from rich.console import Console
 from rich.table import Table
@@ -16,10 +17,11 @@ from rich.text import Text
 
 from ..records import GateRecord, Status, Verdict
 from ..runs.events import Asked, Event, Judged, Judging, Kept, Replied, ReplyUnusable, Resumed, Started, Stopped, Warned
-from .terminal import write_line
+from .terminal import escaped, write_line
 
 PIPE_WIDTH = 400
 """Columns where nobody sees an edge: records stay on one line."""
+_HINT = re.compile(r"\s+[Hh]int:\s+")
 STYLE = {"good": "green", "bad": "bold red", "open": "yellow", "path": "cyan", "dim": "dim"}
 
 
@@ -53,12 +55,29 @@ def console(stream: TextIO, color: str = "auto") -> Console:
 
 def draw(stream: TextIO, color: str, items: Iterable[Any]) -> None:
     """Lines of text and renderables, one after the other. Lines are never wrapped: a terminal does that by itself."""
-    target = console(stream, color)
+    target = console(cast("TextIO", _Draft(stream)), color)
     for item in items:
         with target.capture() as drawn:
-            target.print(item, soft_wrap=isinstance(item, str | Text))
+            target.print(escaped(item) if isinstance(item, str) else item, soft_wrap=isinstance(item, str | Text))
         for line in drawn.get().splitlines():  # cells are padded to their column, the last one for nothing
             write_line(stream, line.rstrip())
+
+
+class _Draft:
+    """A stream for rich to draw on: like the real one in all but that it takes nothing. `write_line` alone writes, and knows what
+    to do where it cannot; rich writes even when it captures."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+    def flush(self) -> None:
+        pass
 
 
 def _is_terminal(stream: TextIO) -> bool:
@@ -68,9 +87,21 @@ def _is_terminal(stream: TextIO) -> bool:
         return False
 
 
+def _text(*parts: str | tuple[str, str] | Text, style: str = "") -> Text:
+    """Text in one piece or several, each with its style or the common one. The only place that makes one: what a candidate, a
+    file name or a tool says is harmless from here on."""
+    made = Text(style=style)
+    for part in parts:
+        if isinstance(part, Text):
+            made.append_text(part)
+        else:
+            made.append(escaped(part if isinstance(part, str) else part[0]), None if isinstance(part, str) else part[1])
+    return made
+
+
 def error_line(message: str) -> Text:
     """`error: …`."""
-    return Text.assemble(("error", STYLE["bad"]), ": ", message)
+    return _text(("error", STYLE["bad"]), ": ", message)
 
 
 # gates ----------------------------------------------------------------------------------------------------------------
@@ -79,10 +110,16 @@ def error_line(message: str) -> Text:
 def gate_word(gate: GateRecord) -> Text:
     """What a gate says in one line: PASS, `not run: reason`, or its failure word with the reason."""
     if gate.status is Status.NOT_RUN:
-        return Text(f"not run: {gate.reason}", style=STYLE["open"])
+        return _text(f"not run: {gate.reason}", style=STYLE["open"])
     style = STYLE["good"] if gate.status.good else STYLE["open"] if gate.status is Status.SUSPECT else STYLE["bad"]
-    word = Text(str(gate.status), style=style)
-    return Text.assemble(word, f"  {gate.reason}") if gate.reason else word
+    word = _text(str(gate.status), style=style)
+    return _text(word, f"  {gate.reason}") if gate.reason else word
+
+
+def reason_and_hint(gate: GateRecord) -> tuple[str, str]:
+    """What a gate says, and the advice that the library's own error ends in: an error line shows one hint, not two."""
+    reason, _, hint = _HINT.sub("\0", gate.reason, count=1).partition("\0")
+    return reason, hint
 
 
 def gate_table(gates: Iterable[GateRecord]) -> Table:
@@ -104,12 +141,12 @@ def verdict_line(verdict: Verdict) -> Text:
     if verdict.passed:
         open_gates = [g.name for g in verdict.not_run]
         rest = f" ({', '.join(open_gates)} not run)" if open_gates else ""
-        return Text.assemble("verdict: ", (str(verdict.status), STYLE["good"]), rest)
+        return _text("verdict: ", (str(verdict.status), STYLE["good"]), rest)
     style = STYLE["open"] if verdict.status in (Status.NOT_RUN, Status.SUSPECT) else STYLE["bad"]
     where = f" at gate {verdict.first_failure}" if verdict.first_failure else ""
     if verdict.status is Status.NOT_RUN:
         where = f": {', '.join(g.name for g in verdict.not_run)} could not run, so this is no pass"
-    return Text.assemble("verdict: ", (str(verdict.status), style), where)
+    return _text("verdict: ", (str(verdict.status), style), where)
 
 
 # tables ---------------------------------------------------------------------------------------------------------------
@@ -128,21 +165,21 @@ def checks_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     table = _table("", "check", "found")
     style = {"ok": STYLE["good"], "note": STYLE["dim"], "warning": STYLE["open"], "problem": STYLE["bad"]}
     for row in rows:
-        found = Text(str(row["found"]))
+        found = _text(str(row["found"]))
         if row.get("hint"):
-            found.append(f"\nhint: {row['hint']}", style=STYLE["dim"])
-        table.add_row(Text(str(row["status"]), style=style.get(str(row["status"]), "")), str(row["check"]), found)
+            found.append(escaped(f"\nhint: {row['hint']}"), style=STYLE["dim"])
+        table.add_row(_text(str(row["status"]), style=style.get(str(row["status"]), "")), str(row["check"]), found)
     return table
 
 
 def heading(text: str) -> Text:
     """A line above a block."""
-    return Text(text, style="bold")
+    return _text(text, style="bold")
 
 
 def path(value: object) -> Text:
     """A path."""
-    return Text(str(value), style=STYLE["path"])
+    return _text(str(value), style=STYLE["path"])
 
 
 def _table(*columns: str | tuple[str, str]) -> Table:
@@ -156,10 +193,10 @@ def _table(*columns: str | tuple[str, str]) -> Table:
 
 def _cell(value: Any) -> Text:
     if value is None:
-        return Text("")
+        return _text("")
     if isinstance(value, (list, tuple)):
-        return Text(", ".join(map(str, value)))
-    return Text(str(value))
+        return _text(", ".join(map(str, value)))
+    return _text(str(value))
 
 
 # progress -------------------------------------------------------------------------------------------------------------
@@ -170,15 +207,22 @@ def money(usd: float | None) -> str:
     return "cost unknown" if usd is None else f"${usd:.4f}" if 0 < usd < 0.01 else f"${usd:.2f}"
 
 
+def count(number: int, what: str) -> str:
+    """ "1 reply", "2 replies"."""
+    many = what[:-1] + "ies" if what.endswith("y") else what + "s"
+    return f"{number} {what if number == 1 else many}"
+
+
 def event_line(event: Event) -> str | None:
     """One line of progress; None for an event that says nothing new to a person."""
     match event:
         case Started():
-            shown = f", {len(event.shown)} examples shown"
+            shown = f", {count(len(event.shown), 'example')} shown"
+            model = event.model or "the model is unknown until it answers"
             withheld = f", withheld {', '.join(event.withheld)}" if event.withheld else ""
-            return f"task {event.task}, {event.llm} ({event.model}){shown}{withheld}"
+            return f"task {event.task}, {event.llm} ({model}){shown}{withheld}"
         case Resumed():
-            return f"resumed: {event.replies} replies and {event.verdicts} verdicts on disk are reused"
+            return f"resumed: {count(event.replies, 'reply')} and {count(event.verdicts, 'verdict')} on disk to reuse"
         case Warned():
             return f"warning: {event.message}"
         case Replied():
@@ -239,4 +283,4 @@ class Progress:
             what = "waiting for the model" if isinstance(event, Asked) else "judging"
             self._status.update(f"round {event.round}: {what}")
         elif line is not None:
-            self._live.print(line, soft_wrap=True)
+            self._live.print(escaped(line), soft_wrap=True)

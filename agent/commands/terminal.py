@@ -4,6 +4,8 @@
     Options     what every command takes: --json, -v, -q, --color, --no-progress, --config, -C
     Answer      what a command found: data for programs, text for people, the next command
     Terminal    prints answers, errors, progress and hints, each to its stream
+    escaped     text of others, harmless to a terminal: everything that is printed goes through it
+    write_line  a line on a stream; `OutputLost` where stdout takes none
 
 The answer goes to stdout; progress, logs, hints and paths go to stderr, so that piping stays clean. Under `--json` stdout
 holds exactly one document, the same on failure:
@@ -18,16 +20,22 @@ from __future__ import annotations
 import enum
 import json
 import logging
+import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from ..settings import Settings
+
+_HARMFUL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Control characters but tab and newline, and those that turn the direction of text: what a terminal obeys, or shows in
+another order than it is read."""
 
 
 class Exit(enum.IntEnum):
@@ -151,16 +159,16 @@ class Terminal:
     def say(self, text: str) -> None:
         """A line for the person, unless --quiet."""
         if not self.options.quiet:
-            write_line(sys.stderr, text)
+            write_line(sys.stderr, escaped(text))
 
     def detail(self, text: str) -> None:
         """A line that only -v shows."""
         if self.options.verbose:
-            write_line(sys.stderr, text)
+            write_line(sys.stderr, escaped(text))
 
     def warn(self, text: str) -> None:
         """A warning, even under --quiet."""
-        write_line(sys.stderr, f"warning: {text}")
+        write_line(sys.stderr, escaped(f"warning: {text}"))
 
     def answer(self, answer: Answer) -> Exit:
         """Print an answer in the form asked for."""
@@ -168,7 +176,6 @@ class Terminal:
             self._document(answer.data, answer.warnings, answer.failure)
         else:
             self._show(answer.show())
-        sys.stdout.flush()
         for warning in answer.warnings:
             self.warn(warning)
         for what, path in answer.paths:
@@ -183,9 +190,10 @@ class Terminal:
         """Print an exception as an error and say the exit code. Never raises."""
         exit_code, failure = classify(error)
         if exit_code is Exit.BUG or self.options.verbose >= 2:
-            write_line(sys.stderr, "".join(traceback.format_exception(error)).rstrip())
-        if self.options.json:
-            self._document(_partial(error), (), failure)
+            write_line(sys.stderr, escaped("".join(traceback.format_exception(error)).rstrip()))
+        if self.options.json and not isinstance(error, OutputLost | BrokenPipeError):
+            with suppress(OutputLost, BrokenPipeError):  # the error line says more than a second one about stdout
+                self._document(_partial(error), (), failure)
         self._error(failure)
         if self.run_path is not None and exit_code in (Exit.BUG, Exit.INTERRUPTED, Exit.LLM):
             self.say(f"run: {self.run_path}")
@@ -224,7 +232,7 @@ class Terminal:
             return
         if not self.interactive:
             raise NotConfirmed(f"{question} nobody to ask: this is no terminal", hint=hint)
-        sys.stderr.write(f"{question} [y/N] ")
+        sys.stderr.write(escaped(f"{question} [y/N] "))
         sys.stderr.flush()
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise NotConfirmed(f"{question} not confirmed", hint=hint)
@@ -232,7 +240,7 @@ class Terminal:
     # ------------------------------------------------------------------------------------------------------------------
     def _document(self, data: Any, warnings: tuple[str, ...], failure: Failure | None) -> None:
         document = _document(self.command, data, warnings, failure)
-        write_line(sys.stdout, json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False, default=str))
+        write_line(sys.stdout, json_text(document, indent=2))
 
     def _show(self, items: Iterable[Any]) -> None:
         from . import render
@@ -266,6 +274,8 @@ def classify(error: BaseException) -> tuple[Exit, Failure]:
     match error:
         case KeyboardInterrupt():
             return Exit.INTERRUPTED, Failure("interrupted", "interrupted", "")
+        case OutputLost():
+            return Exit.ENVIRONMENT, Failure("output", str(error))
         case AgentError():
             return Exit(error.exit_code), Failure(error.code, error.what, error.hint)
         case BackendError():
@@ -297,14 +307,80 @@ def _is_terminal(stream: TextIO) -> bool:
         return False
 
 
+def escaped(text: str) -> str:
+    """The text with what a terminal would obey spelled as escapes; newlines and tabs stay."""
+    return _HARMFUL.sub(lambda m: m[0].encode("unicode_escape").decode(), text)
+
+
+def json_text(value: Any, *, indent: int | None = None) -> str:
+    """A JSON document whose strings are harmless to a terminal too; read back it is the same."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False, default=str)
+    return _HARMFUL.sub(lambda m: f"\\u{ord(m[0]):04x}", text)  # outside strings there is none
+
+
+class OutputLost(Exception):
+    """stdout cannot be written to: it is closed, or its device is full."""
+
+
 def write_line(stream: TextIO, text: str) -> None:
-    """A line, on a stream of any encoding."""
+    """A line, on a stream of any encoding. Where stderr takes none it is lost, and the command goes on.
+
+    Raises `OutputLost`, or `BrokenPipeError` where the reader of stdout has gone.
+    """
     try:
-        stream.write(text + "\n")
-    except UnicodeEncodeError:
-        encoding = stream.encoding or "ascii"
-        stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
-    stream.flush()
+        try:
+            stream.write(text + "\n")
+        except UnicodeEncodeError:
+            encoding = stream.encoding or "ascii"
+            stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+        stream.flush()
+    except OSError as error:
+        silence(stream)
+        if stream is sys.stderr:
+            return
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise OutputLost(f"the answer cannot be written to stdout: {error.strerror}") from error
+
+
+def silence(stream: TextIO) -> None:
+    """Let what is written from here on go nowhere, or the flush at exit fails as well."""
+    with suppress(OSError, ValueError):  # a stream without a descriptor has no such flush
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def open_streams() -> None:
+    """Standard streams that were closed (`>&-`) lead nowhere. Else the next file opened would get their number, and what
+    children print would end in it.
+
+    Raises `OutputLost` where stdout is one of them: nobody could read an answer.
+    """
+    closed = [number for number in (0, 1, 2) if not _is_open(number)]
+    for number in closed:
+        opened = os.open(os.devnull, os.O_RDWR)
+        if opened != number:
+            os.dup2(opened, number)
+            os.close(opened)
+    for name, number in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "r" if name == "stdin" else "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+    if 1 in closed:
+        raise OutputLost("the answer cannot be written to stdout: it is closed")
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
+
+
+class _Escaping(logging.Formatter):
+    """Records may quote what others wrote."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return escaped(super().format(record))
 
 
 @contextmanager
@@ -312,7 +388,7 @@ def logging_to_stderr(verbose: int) -> Iterator[None]:
     """The libraries' log records on stderr: warnings, with -v what was chosen, with -vv everything."""
     level = {0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG)
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+    handler.setFormatter(_Escaping("%(name)s: %(message)s"))
     loggers = [logging.getLogger(name) for name in ("coda", "agent", "authored_kernels", "examples_curated")]
     before = [logger.level for logger in loggers]
     for logger in loggers:

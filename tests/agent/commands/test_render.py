@@ -6,6 +6,7 @@ import ast
 import io
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,6 +92,34 @@ def test_markup_in_a_message_is_text() -> None:
     assert "[red]line[/]" in drawn("[red]line[/]")
 
 
+def test_an_error_shows_one_hint() -> None:
+    gate = WRONG.model_copy(update={"reason": "line 3: widths differ: got a and b\n  hint: unpair(v) halves a width"})
+    assert render.reason_and_hint(gate) == ("line 3: widths differ: got a and b", "unpair(v) halves a width")
+    assert render.reason_and_hint(WRONG) == ("output 'dz': factor 2", "")
+
+
+@pytest.mark.parametrize(
+    "draw", [render.heading, render.path, render.error_line, lambda t: t, lambda t: render.table_of([{"a": t}], ["a"])]
+)
+def test_no_text_reaches_the_terminal_as_it_is(draw: Any) -> None:
+    shown = drawn(draw("\x1b[2Jx\x9b\u202ey\r\x00"))
+    assert r"\x1b[2Jx\x9b\u202ey\r\x00" in shown
+    assert drawn("a\n\tb") == "a\n        b\n"  # newlines and tabs are ours
+
+
+def test_rich_text_is_made_in_one_place() -> None:
+    """So that `escaped` cannot be forgotten."""
+    tree = ast.parse((ROOT / "agent" / "commands" / "render.py").read_text("utf-8"))
+    makers = {
+        f.name
+        for f in ast.walk(tree)
+        if isinstance(f, ast.FunctionDef)
+        for call in ast.walk(f)
+        if isinstance(call, ast.Call) and ast.unparse(call.func) in ("Text", "Text.assemble", "Text.from_ansi")
+    }
+    assert makers == {"_text"}
+
+
 # colour ---------------------------------------------------------------------------------------------------------------
 
 
@@ -126,7 +155,7 @@ EVENTS: list[tuple[Event, str | None]] = [
         Started(task="t", llm="replay", model="m", shown=("a", "b"), withheld=("t",)),
         "task t, replay (m), 2 examples shown, withheld t",
     ),
-    (Resumed(replies=2, verdicts=1), "resumed: 2 replies and 1 verdicts on disk are reused"),
+    (Resumed(replies=2, verdicts=1), "resumed: 2 replies and 1 verdict on disk to reuse"),
     (Warned(message="drift"), "warning: drift"),
     (Asked(call=1, round=1, prompt_sha="0", input_tokens=1, reserved_usd=None), None),
     (
