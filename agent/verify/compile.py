@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 DTYPE = "bfloat16"
 DEFAULT_ARCH = "sm_90"
 """Where no architecture was asked for and there is no GPU."""
-SCHEDULE_AT_FAULT = "the schedule is at fault, not the kernel"
+SCHEDULE_AT_FAULT = "the schedule is not valid; the kernel is not at fault"
 """How a refusal of an author's schedule begins."""
 
 

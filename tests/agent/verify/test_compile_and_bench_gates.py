@@ -122,7 +122,7 @@ class Refuses(Fake):
 
 def test_a_schedule_that_its_backend_refuses_is_at_fault_and_not_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = worked(monkeypatch, Refuses(), schedule=Schedule(tile_m=7).to_dict())
-    assert answer["reason"].startswith("the schedule is at fault, not the kernel: triton, ")
+    assert answer["reason"].startswith("the schedule is not valid; the kernel is not at fault: triton, ")
     assert answer["reason"].endswith("triton: Schedule.tile_m: got 7, expected a power of two")
     said = {
         "triton": GateRecord(
@@ -139,7 +139,7 @@ def test_the_real_backend_refuses_such_schedules_as_the_schedules_fault() -> Non
     for wrong in ({"tile_m": 7}, {"tile_m": 8}, {"split_k": 2}, {"stages": 64}, {"tile_m": 1024, "tile_n": 1024}):
         answer = compile.work(payload(schedule=Schedule(**wrong).to_dict()))
         assert answer["status"] == "COMPILE_ERROR"
-        assert answer["reason"].startswith("the schedule is at fault, not the kernel: triton, "), answer
+        assert answer["reason"].startswith("the schedule is not valid; the kernel is not at fault: triton, "), answer
 
 
 def test_what_cannot_be_compiled_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -195,7 +195,7 @@ def test_a_schedule_of_no_backend_is_the_schedules_fault() -> None:
         found = judge(exploits.HONEST, SWIGLU, options=Options(gates=gates, schedule=wrong))
         assert found.first_failure == "trace"
         reason = found.gate("trace").reason
-        assert reason.startswith("the schedule is at fault, not the kernel: ")
+        assert reason.startswith("the schedule is not valid; the kernel is not at fault: ")
         assert said in reason
 
 
