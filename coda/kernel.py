@@ -150,7 +150,7 @@ class Epilogue(_Programmed):
         self,
         a: Any,
         b: Any,
-        *,
+        *more: Any,
         backend: str | None = None,
         config: Schedule | None = None,
         out: Mapping[str, Any] | None = None,
@@ -160,7 +160,7 @@ class Epilogue(_Programmed):
 
         `out` gives tensors to write into by output name. Raises a `CallError` or a `BackendError`.
         """
-        return self._call((a, b), operands, backend, config, out)
+        return self._call((a, b, *more), operands, backend, config, out)
 
 
 class Pointwise(_Programmed):

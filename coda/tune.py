@@ -43,7 +43,8 @@ def choose(
             )
         return chosen, config
     schedule = chosen.default_schedule(program, problem)
-    log.debug("%s: %s", program.name, schedule)
+    if chosen.name != "reference":  # which has none
+        log.debug("%s: the shipped heuristic's schedule: %s", program.name, schedule)
     return chosen, schedule
 
 
@@ -72,11 +73,13 @@ def _named(name: str, program: EpilogueProgram, problem: Problem) -> Backend:
     ):
         if not support.ok:
             raise error(f"{program.name}: backend {name!r}: {support.reason}", hint="backend='auto' takes one that can")
+    log.debug("%s: %s, because it was named", program.name, name)
     return backend
 
 
 def _auto(program: EpilogueProgram, problem: Problem) -> Backend:
     if problem.arch is None:
+        log.debug("%s: reference, because its tensors are on a CPU", program.name)
         return registry.get("reference")
     for name in AUTO_ORDER:
         try:

@@ -38,6 +38,9 @@ def test_the_python_blocks_run_in_order():
 def test_every_command_exists_with_its_flags(command):
     """Each command line of the README parses: its subcommand's help lists every flag that it uses."""
     words = shlex.split(command)
+    if words[0] == ".":  # the environment that `make` builds
+        assert words[1] == ".venv/bin/activate"
+        return
     if words[0] == "make":
         targets = (ROOT / "Makefile").read_text(encoding="utf-8")
         assert re.search(rf"^{words[1]}:", targets, re.MULTILINE)

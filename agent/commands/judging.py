@@ -324,7 +324,8 @@ def promote(
         )
         yield f"{kept.id}: {'would be promoted' if dry_run else 'promoted'} by {record.reviewer}"
         yield (
-            f"envelope: {', '.join(held.arch) or 'no architecture'}; {', '.join(held.dtypes) or 'no dtype'}; {sizes}; "
+            f"envelope: {', '.join(held.arch) or 'no architecture'}{' (compiled for, not run on)' if record.waiver else ''}; "
+            f"{', '.join(held.dtypes) or 'no dtype'}; {sizes}; "
             + ", ".join(f"{package} {version}" for package, version in held.toolchain.items())
         )
         yield from (f"measured: {b.shape} {b.dtype} on {b.gpu}: {b.us:.1f} µs" for b in record.benchmarks)

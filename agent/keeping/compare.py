@@ -311,7 +311,7 @@ def _not_measured(subjects: Sequence[Subject]) -> Iterator[str]:
         if subject.trouble:
             yield f"{subject.id}: {subject.trouble}"
         elif not subject.found.records:
-            yield f"{subject.id}: no GPU benchmark of this program is recorded"
+            yield f"{subject.id}: no GPU benchmark of this kernel is recorded"
         for sentence in subject.found.set_aside:
             yield f"{subject.id}: set aside: {sentence}"
         for record in subject.found.records:

@@ -234,16 +234,18 @@ def _no_evidence(found: measured.Measurements, waiver: str | None) -> Iterator[s
             yield f"a measured time needs explaining first: {record.suspicion}"
     if not found.records and waiver is None:
         aside = f" ({'; '.join(found.set_aside)})" if found.set_aside else ""
-        yield f'no GPU benchmark of this program is recorded{aside}: review it on a GPU, or state --waive-gpu "reason"'
+        yield f'no GPU benchmark of this kernel is recorded{aside}: review it on a GPU, or state --waive-gpu "reason"'
 
 
 def _refused(kept: Kept, missing: list[str]) -> PromotionRefused:
-    needs_review = any("review" in reason for reason in missing)
-    hint = (
-        f"coda-agent review {shlex.quote(kept.handle)}"
-        if needs_review and kept.origin == "kernel"
-        else "mend what is named"
-    )
+    if all("--waive-gpu" in reason for reason in missing):
+        hint = (
+            f'coda-agent promote {shlex.quote(kept.handle)} --reviewer NAME --note TEXT --waive-gpu "why without a GPU"'
+        )
+    elif any("review" in reason for reason in missing) and kept.origin == "kernel":
+        hint = f"coda-agent review {shlex.quote(kept.handle)}"
+    else:
+        hint = "mend what is named"
     return PromotionRefused(f"{kept.id} cannot be promoted: {'; '.join(missing)}", hint=hint)
 
 

@@ -342,3 +342,9 @@ def test_debug_logs_the_choice(monkeypatch):
     )
     assert "twice" in done.stderr
     assert "reference" in done.stderr
+
+
+def test_operands_go_by_name():
+    (a, b), named = inputs()
+    with pytest.raises(errors.UnknownOperand, match="pass operands by name"):
+        add(a, b, named["c"], named["r"], named["v"])

@@ -81,7 +81,7 @@ def test_nothing_measured_is_said_and_no_number_is_shown(tmp_path: Path) -> None
     alone = [s for s in gathered(tmp_path, "rms_scale/demo") if s.id == "rms_scale/demo"]  # its example may be measured
     found = compare(alone)
     assert (found.rows, found.verdicts) == ((), ())
-    assert "rms_scale/demo: no GPU benchmark of this program is recorded" in found.not_measured
+    assert "rms_scale/demo: no GPU benchmark of this kernel is recorded" in found.not_measured
     assert any("human-written" in line for line in found.not_measured)
 
 

@@ -87,7 +87,7 @@ def test_the_envelope_is_what_the_evidence_covers(tmp_path: Path) -> None:
 
 def test_without_a_benchmark_it_is_refused_or_waived_on_the_record(tmp_path: Path) -> None:
     found = kept(tmp_path, bench=False)
-    assert "no GPU benchmark of this program is recorded" in refusal(found)
+    assert "no GPU benchmark of this kernel is recorded" in refusal(found)
     promotion = ask(found, waiver="no GPU in this office")
     assert (promotion.waiver, promotion.benchmarks) == ("no GPU in this office", ())
     assert promotion.envelope.arch == ("sm_90",)  # compiled for
