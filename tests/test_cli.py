@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import shlex
 import subprocess
 import sys
@@ -288,20 +289,17 @@ def test_exit_5_environment(bench: FakeBench, places: Path) -> None:
 def test_exit_6_no_key_is_quick_and_says_what_to_do() -> None:
     """As a process of its own: neither torch nor the SDK may be imported before the key is asked for."""
     code = "import sys, cli; sys.argv = ['coda-agent', 'author', 'swiglu backward']; cli.main()"
-    times = []
-    for _ in range(3):
-        started = time.monotonic()
-        done = subprocess.run(
-            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-        )
-        times.append(time.monotonic() - started)
-        assert (done.returncode, done.stdout) == (6, "")
-        assert "ANTHROPIC_API_KEY" in done.stderr
-        assert "--llm replay" in done.stderr
-        assert "Traceback" not in done.stderr
-        if times[-1] < 2:
-            break
-    assert min(times) < 2
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert (done.returncode, done.stdout) == (6, "")
+    assert "ANTHROPIC_API_KEY" in done.stderr
+    assert "--llm replay" in done.stderr
+    assert "Traceback" not in done.stderr
+    # of the processor, so that a busy machine does not decide; on an idle one it is the time that a user waits
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2
     assert document(run("author", "swiglu backward", "--json"))["error"]["code"] == "missing-key"
 
 
