@@ -19,7 +19,8 @@ summing K products in fp32 in any order costs: at most K·2^-24·Σ|a||b|, as a 
 same terms arrive scaled by its derivative, which is what measuring the response gives. The trusted kernel's error counts only
 up to a cap per working dtype, so a poor baseline cannot loosen the rule: a result wrong by 1 % always fails in bf16. (Where the
 stored dtype is coarser, as fp8, its own precision sets the cap; an output of less than a block is no sample: there the cap is
-wider by the scatter of so few errors, and relative to what cancels in them, 2^24 times the response.) Positions of NaN and of each infinity must be those of the
+wider by the scatter of so few errors, and relative to what cancels in them, 2^24 times the response, and never below the
+trusted kernel's own error.) Positions of NaN and of each infinity must be those of the
 reference rounded to the stored dtype; both bounds must hold, never "one or the other". Everything is compared in chunks of
 rows, so that checking needs little memory.
 """
@@ -196,6 +197,10 @@ def within(
             scale_max, scale_rms = size_max.maximum(z.abs().amax(1) * 2.0**24), size_rms.maximum(_rms(z) * 2.0**24)
         t_max = torch.minimum(other.amax(1).maximum(usual_max * scale_max), CAP_MAX * unit * scale_max)
         t_rms = torch.minimum(_rms(other).maximum(usual_rms * scale_rms), cap_rms * unit * scale_rms)
+        if (
+            r.numel() < BLOCK
+        ):  # nor can a sample so small show that the trusted kernel is poor: its own error counts whole
+            t_max, t_rms = _at_least(t_max, other.amax(1)), _at_least(t_rms, _rms(other))
         share = noisy * size_rms / whole if whole > 0 else torch.zeros_like(size_rms)
         floor_max = MAX_ULPS * _ulps(size_max, stored) + length * (z.abs().amax(1) + share)
         floor_rms = RMS_ULPS * _ulps(size_rms, stored) + math.sqrt(length) * (_rms(z) + share)
@@ -230,6 +235,11 @@ def _usual(trusted: torch.Tensor, reference: torch.Tensor, unit: float) -> tuple
 def _scatter(elements: int) -> float:
     """How far above its expectation the RMS of so few elements may lie: three deviations. Of a block it is as good as none."""
     return 1 + 3 / math.sqrt(max(elements, 1)) if elements < BLOCK else 1.0
+
+
+def _at_least(allowed: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
+    """The larger of both, where the error is a number."""
+    return torch.where(torch.isfinite(error), allowed.maximum(error), allowed)
 
 
 def _trusted_error(t: torch.Tensor, r: torch.Tensor, finite: torch.Tensor) -> torch.Tensor:
