@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pathlib
 from typing import Any
@@ -13,6 +14,15 @@ import cli
 from agent.llm.replay import BUNDLED, RecordingInfo
 
 pytestmark = pytest.mark.interp
+
+
+@pytest.fixture(autouse=True)
+def _the_same_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fresh in use; fixed here, so that a run that fails can be repeated."""
+    seeds = itertools.count(20261129)
+    for module in ("judge", "inputs"):
+        monkeypatch.setattr(f"agent.verify.{module}.run_seed", lambda: next(seeds))
+
 
 FOLDERS = sorted(p for p in BUNDLED.iterdir() if p.is_dir())
 
