@@ -6,8 +6,8 @@
     from_json                   a kernel from a kept program: no author's code is run
     matmul                      the program with an empty epilogue
 
-A call is: specialise (integer operands, compile-time constants) → bind (every check) → choose (backend, schedule) →
-compile (cached) → launch. torch is imported with the first call, not with coda.
+A call is specialised here (integer operands, compile-time constants) and run by `coda.call`. torch is imported with the first
+call, not with coda.
 """
 
 from __future__ import annotations

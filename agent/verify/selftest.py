@@ -1,6 +1,6 @@
 """The judge, judged: every known exploit must be refused, every honest kernel accepted.
 
-    run        all rows -> SelfTest, with the gate that caught each one; quick mode stays under a minute
+    run        all rows -> SelfTest, with the gate that caught each one; quick mode takes a minute or two
     SelfTest   caught, missed, false rejections; `ok` only with none of the latter two
 
 Rows come from `exploits.py` (sources, misbehaving kernels, the second wall), from this file (crashing and hanging workers, races

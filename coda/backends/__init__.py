@@ -3,5 +3,5 @@
 registry.py   the protocol of a backend, and finding one by name
 reference.py  PyTorch: what a program means
 triton/       generated Triton kernels
-cutedsl/      generated CuTe DSL kernels
+cutedsl/      programs on quack-kernels' operators; not registered before it has run on a GPU
 """

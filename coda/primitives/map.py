@@ -19,7 +19,7 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from coda.errors import BadArgument, DTypeMismatch, KindMismatch, WidthMismatch
-from coda.primitives.types import WIDTHS, Attrs, DType, Kind, Type, broadcast, require
+from coda.primitives.types import WIDTHS, Attrs, DType, Kind, Type, broadcast, checked_width, require
 from coda.primitives.value import Op, Operand, Rule, Value, apply, author_line, register
 
 __all__ = [
@@ -339,16 +339,6 @@ def pair(a: Operand, b: Operand) -> Value:
 # positions and sizes ----------------------------------------------------------------------------------------------
 
 
-def _index_width(attrs: Attrs) -> Fraction:
-    try:
-        width = Fraction(str(attrs.get("width", "1")))
-    except ValueError:
-        width = Fraction(0)
-    if width not in WIDTHS:
-        raise BadArgument("column_index: width", got=attrs.get("width"), expected="0.5, 1 or 2")
-    return width
-
-
 def _arange(e: Any, count: int) -> Any:
     return e.torch.arange(count, device=e.device)
 
@@ -367,7 +357,7 @@ register(
     Op(
         "column_index",
         1,
-        lambda types, attrs: Type(Kind.ROW, _index_width(attrs), DType.INT),
+        lambda types, attrs: Type(Kind.ROW, checked_width(str(attrs.get("width", "1")), "column_index"), DType.INT),
         lambda e, width: _arange(e, int(Fraction(width) * e.n))[None],
         "j",
         flops=0,

@@ -14,9 +14,9 @@ from fractions import Fraction
 
 from coda.errors import BadArgument, BadOutputs
 from coda.primitives.map import STORE_DTYPES
-from coda.primitives.types import Attrs, Kind, Type
+from coda.primitives.types import Attrs, Kind, Type, checked_width
 from coda.primitives.value import Op, Value, author_line, register
-from coda.primitives.vector import OperandSpec, checked_width
+from coda.primitives.vector import OperandSpec
 
 __all__ = ["Tile", "store"]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TypeAlias
 
-from coda.errors import DTypeMismatch, KindMismatch, TileLocalError, WidthMismatch
+from coda.errors import BadArgument, DTypeMismatch, KindMismatch, TileLocalError, WidthMismatch
 
 WIDTHS = (Fraction(1, 2), Fraction(1), Fraction(2))
 
@@ -128,3 +128,14 @@ def require(name: str, types: Sequence[Type], dtypes: Sequence[DType]) -> None:
                 DType.INT: None,
             }
             raise DTypeMismatch(f"{name}: wrong dtype", got=str(t), expected=wanted, hint=hints[t.dtype])
+
+
+def checked_width(width: float | str | Fraction, what: str) -> Fraction:
+    """`width` as a fraction, or `BadArgument`."""
+    try:
+        exact = Fraction(width)
+    except ValueError:
+        exact = Fraction(0)
+    if exact not in WIDTHS:
+        raise BadArgument(f"{what}: width", got=width, expected="0.5, 1 or 2")
+    return exact

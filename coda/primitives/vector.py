@@ -18,18 +18,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from coda.errors import BadArgument
-from coda.primitives.types import WIDTHS, Attrs, DType, Kind, Type
+from coda.primitives.types import Attrs, DType, Kind, Type, checked_width
 from coda.primitives.value import Op, register
 
 __all__ = ["ColVector", "RowVector", "Scalar"]
-
-
-def checked_width(width: float | Fraction, what: str) -> Fraction:
-    """`width` as a fraction, or `BadArgument`."""
-    exact = Fraction(width)
-    if exact not in WIDTHS:
-        raise BadArgument(f"{what}: width", got=width, expected="0.5, 1 or 2")
-    return exact
 
 
 def _checked_dtype(dtype: str | None, what: str) -> DType | None:
