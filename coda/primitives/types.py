@@ -1,8 +1,9 @@
 """The type of a value: kind × width × dtype × phase, and how types combine.
 
-Type        what a value ranges over, how wide it is, what it is made of, whether it is finished
-broadcast   kind, width and phase of an elementwise result, or the error that says what does not combine
-require     the dtypes that an operation takes
+Type            what a value ranges over, how wide it is, what it is made of, whether it is finished
+broadcast       kind, width and phase of an elementwise result, or the error that says what does not combine
+require         the dtypes that an operation takes
+checked_width   1/2, 1 or 2 as a fraction, or the error that says so
 """
 
 from __future__ import annotations
