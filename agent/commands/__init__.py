@@ -1,6 +1,7 @@
 """The commands: values that `cli.py` parsed in, an `Answer` out.
 
     terminal.py    streams, exit codes, `--json`; `Answer`, `Terminal`
+    entry.py       what every command shares: the group, the common options, every way to end
     render.py      tables and progress, with rich
     judging.py     verify lint review promote compare selftest: what asks the judge or weighs what it found
     author.py      author replay
