@@ -16,7 +16,7 @@ Lesson: `maximum(v, tiny)` is the guard for a division or a log; groups of colum
 import coda
 from coda.primitives import RowVector, col_max, log, maximum, row_sum, segment_max, segment_sum, softplus, sqrt
 
-RUNG = 15
+RUNG = 18
 IDEA = "guards before log and division; group maxima stored beside a column maximum"
 
 

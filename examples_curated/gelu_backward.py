@@ -15,7 +15,7 @@ import math
 import coda
 from coda.primitives import Tile, col_sum, erf, exp, row_index, rows, where
 
-RUNG = 18
+RUNG = 22
 IDEA = "rows masked by position before a column reduction; an exact derivative from erf and exp"
 INV_SQRT_2 = math.sqrt(0.5)
 INV_SQRT_2PI = 1 / math.sqrt(2 * math.pi)

@@ -17,7 +17,7 @@ Lesson: a stateful transform sees the row tile by tile and keeps what later tile
 import coda
 from coda.primitives import ColVector, row_logsumexp, select_column
 
-RUNG = 10
+RUNG = 11
 IDEA = "stateful transforms: an online log-sum-exp, and one column per row by an integer vector"
 
 

@@ -15,7 +15,7 @@ Lesson: @coda.pointwise is the same vocabulary without `acc`; its first Tile dec
 import coda
 from coda.primitives import Tile, ceil, clamp, exp2, log2, segment_absmax, store
 
-RUNG = 14
+RUNG = 17
 IDEA = "a program without a GEMM, and a segment value stored as its own small matrix"
 BLOCK = 32
 LARGEST = 448.0

@@ -19,7 +19,7 @@ Lesson: a segment reduction is *not* finished later: it is one number per row an
 import coda
 from coda.primitives import RowVector, cos, pair, row_index, rsqrt, segment_mean, sin, unpair
 
-RUNG = 13
+RUNG = 15
 IDEA = "segment reductions are tile-local: normalise a head inside its tile; periodic vectors; row numbers"
 HEAD = 64
 

@@ -15,7 +15,7 @@ Lesson: a plan is a straight line of kernel calls on tensors: results are attrib
 import coda
 from coda.primitives import ColVector, RowVector, Tile, row_mean, rsqrt
 
-RUNG = 20
+RUNG = 25
 IDEA = "a plan: two GEMMs with a norm between them, its row scale delayed past the second"
 
 

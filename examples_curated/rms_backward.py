@@ -18,7 +18,7 @@ Lesson: a loaded vector is tile-local whoever computed it. Where a reduction sta
 import coda
 from coda.primitives import ColVector, RowVector, Tile, col_sum
 
-RUNG = 19
+RUNG = 23
 IDEA = "a reduction moved one GEMM earlier makes a backward pass local; column sums for a gain's gradient"
 
 

@@ -14,7 +14,7 @@ Lesson: reduce the value that is stored, not the accumulator that it came from. 
 import coda
 from coda.primitives import ColVector, row_logsumexp, select_column
 
-RUNG = 11
+RUNG = 12
 IDEA = "a map in front of a stateful transform: reduce the value that the results are about"
 
 

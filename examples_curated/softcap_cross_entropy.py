@@ -27,7 +27,7 @@ from coda.primitives import (
     where,
 )
 
-RUNG = 12
+RUNG = 13
 IDEA = "masks from column numbers, arithmetic in the finisher, and a kernel that stores no tile"
 
 

@@ -17,7 +17,7 @@ Lesson: Tile(width=2) brings two columns per element of the accumulator. Recompu
 import coda
 from coda.primitives import Tile, pair, row_sum, sigmoid, unpair
 
-RUNG = 17
+RUNG = 21
 IDEA = "a backward pass: a tile of twice the width, recomputation, and a statistic for the next kernel"
 
 

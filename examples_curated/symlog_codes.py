@@ -13,7 +13,7 @@ Lesson: everything is rounded once, at the store; `cast` is the way to round in 
 import coda
 from coda.primitives import Scalar, Tile, abs, cast, floor, log1p, relu, round, row_mean, sign, store
 
-RUNG = 16
+RUNG = 19
 IDEA = "a rounding in between, so that outputs agree with a stored value"
 
 
