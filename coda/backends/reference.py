@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from coda.backends.registry import Artifact, Support
+from coda.errors import BadSchedule
 from coda.evaluate import evaluate
 from coda.problem import Problem, Schedule
 from coda.program import EpilogueProgram
@@ -20,6 +21,7 @@ class Reference:
     """Implements `coda.backends.registry.Backend`."""
 
     name = "reference"
+    table = "1"
 
     def available(self) -> Support:
         """Always."""
@@ -33,9 +35,21 @@ class Reference:
         """There is nothing to choose."""
         return Schedule(backend="reference")
 
+    def candidates(self, program: EpilogueProgram, problem: Problem) -> list[Schedule]:
+        """None: there is nothing to choose."""
+        return []
+
+    def check(self, program: EpilogueProgram, problem: Problem, schedule: Schedule) -> None:
+        """Only its own one."""
+        if schedule != Schedule(backend="reference"):
+            raise BadSchedule("the reference backend has no schedules", got=schedule, expected="none")
+
     def compile(self, program: EpilogueProgram, problem: Problem, schedule: Schedule, arch: str | None) -> Artifact:
         """There is nothing to compile."""
         return Artifact(self.name, program, problem, schedule, source="")
+
+    def prepare(self, artifact: Artifact, tensors: Mapping[str, Any]) -> None:
+        """There is nothing to build."""
 
     def launch(self, artifact: Artifact, tensors: Mapping[str, Any]) -> None:
         """Evaluate and copy into the outputs."""

@@ -62,6 +62,8 @@ class Backend(Protocol):
     """What a backend answers. All of it works without a GPU, except `launch` of the GPU backends."""
 
     name: str
+    table: str
+    """Version of its code generator and its list of candidates: schedules measured under another one are not used."""
 
     def available(self) -> Support:
         """Whether its packages and a device are here, for this process."""
@@ -72,10 +74,20 @@ class Backend(Protocol):
     def default_schedule(self, program: EpilogueProgram, problem: Problem) -> Schedule:
         """The shipped heuristic's choice."""
 
+    def candidates(self, program: EpilogueProgram, problem: Problem) -> list[Schedule]:
+        """Schedules worth measuring, the shipped heuristic's first. Empty where there is nothing to choose."""
+
+    def check(self, program: EpilogueProgram, problem: Problem, schedule: Schedule) -> None:
+        """Raise `BadSchedule` where no kernel for this problem can have the schedule. Quick: nothing is compiled."""
+
     def compile(self, program: EpilogueProgram, problem: Problem, schedule: Schedule, arch: str | None) -> Artifact:
         """Generate and build. With `arch` ("sm_90") the code is compiled ahead of time for that GPU and its resources are
         reported; with None it is made ready for `launch` in this process. Raises `Unsupported`, `BadSchedule` or
         `CompileError`."""
+
+    def prepare(self, artifact: Artifact, tensors: Mapping[str, Any]) -> None:
+        """Build now, and into the toolchain's own cache on disk, what `launch` on such tensors would build; run nothing.
+        The artifact is one that was made ready for `launch`, the tensors need not hold values."""
 
     def launch(self, artifact: Artifact, tensors: Mapping[str, Any]) -> None:
         """Run on the tensors' device and its current stream. `tensors` holds `a`, `b`, every operand, and every output

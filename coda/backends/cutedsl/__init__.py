@@ -39,6 +39,7 @@ class CuteDsl:
     """Implements `coda.backends.registry.Backend`."""
 
     name = "cutedsl"
+    table = configs.TABLE
 
     def available(self) -> Support:
         """Whether the pinned packages and a GPU of a known generation are here."""
@@ -64,6 +65,14 @@ class CuteDsl:
         """See `configs.default`."""
         return configs.default(program, problem)
 
+    def candidates(self, program: EpilogueProgram, problem: Problem) -> list[Schedule]:
+        """See `configs.candidates`."""
+        return configs.candidates(program, problem)
+
+    def check(self, program: EpilogueProgram, problem: Problem, schedule: Schedule) -> None:
+        """See `configs.valid`."""
+        configs.valid(schedule, program, problem)
+
     def compile(self, program: EpilogueProgram, problem: Problem, schedule: Schedule, arch: str | None) -> Artifact:
         """With `arch` in a process of its own, reporting resources; with None here, for this process's GPU."""
         meant = dataclasses.replace(problem, arch=arch or problem.arch)
@@ -78,6 +87,9 @@ class CuteDsl:
             text = runner.lowered.source + (f"\n\n{runner.finisher.text}" if runner.finisher else "")
             return Artifact(self.name, program, problem, schedule, text, payload=runner)
         return _cross(program, meant, schedule, arch)
+
+    def prepare(self, artifact: Artifact, tensors: Mapping[str, Any]) -> None:
+        """`compile` has built it, and quack keeps it on disk."""
 
     def launch(self, artifact: Artifact, tensors: Mapping[str, Any]) -> None:
         """See `registry.Backend`."""

@@ -5,6 +5,7 @@
     check         a schedule that the mainloop takes, or `BadSchedule`
     stages        how many A/B stages a program leaves room for on Hopper
     check_stages  the same, refusing fewer than two, which do not overlap loads and products
+    candidates    schedules worth measuring; `valid` is check and check_stages without lowering by hand
     default       the heuristic, from measurements on one H200; fits: whether even that cannot be built
 
 Fields of a `Schedule` that quack's mainloop does not know (warps, stages, split, …) keep their default: it chooses those.
@@ -35,6 +36,32 @@ RESERVED = 2 * 1024
 """Barriers, and the gap before the first A stage, which starts at a multiple of 1 KiB."""
 TILE_K = 64
 MIN_STAGES = 2
+
+TABLE = "1"
+"""Version of `candidates` and of the kernels' speed: raised, what was measured before is measured again."""
+HOPPER_CANDIDATES = (
+    (128, 256, False, 2),
+    (128, 256, False, 1),
+    (256, 128, False, 2),
+    (256, 128, False, 1),
+    (128, 192, True, 2),
+    (128, 192, True, 1),
+    (128, 128, True, 2),
+    (128, 128, True, 1),
+    (64, 256, True, 2),
+    (64, 256, True, 1),
+    (64, 128, True, 2),
+    (64, 128, True, 1),
+    (128, 64, True, 1),
+)
+"""tile_m, tile_n, ping-pong, cluster_m."""
+BLACKWELL_CANDIDATES = (
+    (128, 128, False, 1),
+    (128, 256, False, 1),
+    (256, 128, False, 2),
+    (256, 192, False, 2),
+    (256, 256, False, 2),
+)
 
 
 def versions_wrong() -> str:
@@ -174,17 +201,36 @@ def default(program: EpilogueProgram, problem: Problem) -> Schedule:
     return first if _fits(first, program, problem) else smaller
 
 
-def _fits(schedule: Schedule, program: EpilogueProgram, problem: Problem) -> bool:
-    """Whether the schedule is valid and leaves room for enough stages."""
+def valid(schedule: Schedule, program: EpilogueProgram, problem: Problem) -> None:
+    """Raise `BadSchedule` where the mainloop does not take the schedule, or it leaves room for too few stages."""
     generation = family(problem.arch)
     lowered = lower(program, problem, schedule.tile_m, schedule.tile_n, "any", packed=generation == 100)
+    check(schedule, lowered, generation)
+    if generation == 90:
+        check_stages(schedule, lowered, problem)
+
+
+def _fits(schedule: Schedule, program: EpilogueProgram, problem: Problem) -> bool:
+    """Whether the schedule is valid and leaves room for enough stages."""
     try:
-        check(schedule, lowered, generation)
-        if generation == 90:
-            check_stages(schedule, lowered, problem)
+        valid(schedule, program, problem)
     except BadSchedule:
         return False
     return True
+
+
+def candidates(program: EpilogueProgram, problem: Problem) -> list[Schedule]:
+    """Schedules worth measuring, the default first."""
+    first = default(program, problem)
+    tiles = HOPPER_CANDIDATES if family(problem.arch) == 90 else BLACKWELL_CANDIDATES
+    found = [first]
+    for m, n, pingpong, cluster in tiles:
+        if m > 64 and m // 2 >= problem.m:  # more than half of every tile would be empty
+            continue
+        if cluster > 1 and problem.m <= m:  # a cluster's second tile would be beyond the matrix
+            continue
+        found.append(Schedule(backend="cutedsl", tile_m=m, tile_n=n, pingpong=pingpong, cluster_m=cluster))
+    return [s for s in dict.fromkeys(found) if _fits(s, program, problem)]
 
 
 def fits(program: EpilogueProgram, problem: Problem) -> bool:

@@ -25,6 +25,7 @@ from typing import Any
 from coda import env
 from coda.backends.registry import Artifact, Support
 from coda.backends.triton import configs
+from coda.backends.triton.template import GENERATOR
 from coda.errors import BackendError, BackendUnavailable, Unsupported
 from coda.problem import GEMM_DTYPES, Problem, Schedule
 from coda.program import EpilogueProgram
@@ -34,6 +35,7 @@ class TritonBackend:
     """Generated Triton kernels."""
 
     name = "triton"
+    table = f"{GENERATOR}.{configs.TABLE}"
 
     def available(self) -> Support:
         """Triton, and a GPU of sm_80 or newer or an interpreting process."""
@@ -69,6 +71,10 @@ class TritonBackend:
         """Schedules worth measuring, the default first."""
         return configs.candidates(program, problem)
 
+    def check(self, program: EpilogueProgram, problem: Problem, schedule: Schedule) -> None:
+        """See `configs.check`."""
+        configs.check(program, problem, schedule, problem.arch)
+
     def compile(self, program: EpilogueProgram, problem: Problem, schedule: Schedule, arch: str | None) -> Artifact:
         """See `registry.Backend`. Made ready for launch, a kernel is built when it is first launched."""
         target = arch if arch is not None else problem.arch
@@ -101,6 +107,10 @@ class TritonBackend:
             built.shared_memory,
             payload=runner,
         )
+
+    def prepare(self, artifact: Artifact, tensors: Mapping[str, Any]) -> None:
+        """See `registry.Backend`."""
+        artifact.payload.run(tensors, build_only=True)
 
     def launch(self, artifact: Artifact, tensors: Mapping[str, Any]) -> None:
         """See `registry.Backend`."""

@@ -39,6 +39,9 @@ from coda.errors import BadSchedule, Unsupported
 from coda.problem import ITEM_BYTES, Problem, Schedule
 from coda.program import EpilogueProgram
 
+TABLE = 1
+"""Version of `candidates`: schedules that were measured among others are measured again."""
+
 ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120")
 
 

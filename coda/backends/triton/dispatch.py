@@ -59,6 +59,11 @@ class Dispatch:
         if self._direct:
             self._known[key] = _straight(compiled, device, tuple(constants.values()))
 
+    def build(self, programs: int, tensors: Mapping[str, Any], workspace: Any, constants: dict[str, Any]) -> None:
+        """Have Triton compile what such a launch needs, into its cache on disk, and launch nothing."""
+        _, args = self._bind(tensors, workspace)
+        self._function.warmup(*args, grid=(programs,), **constants, **self._options)
+
     def _watched(self) -> bool:
         """Whether somebody wants to hear of launches."""
         enter, leave = self._hooks.launch_enter_hook, self._hooks.launch_exit_hook

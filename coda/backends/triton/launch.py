@@ -126,17 +126,18 @@ class Runner:
             return None
         return Dispatch(getattr(self.module, name), arguments, self.problem, self.sizes, options)
 
-    def run(self, tensors: Mapping[str, Any]) -> None:
-        """Launch on the tensors' device and its current stream; nothing waits."""
+    def run(self, tensors: Mapping[str, Any], *, build_only: bool = False) -> None:
+        """Launch on the tensors' device and its current stream; nothing waits. `build_only` compiles for it and launches nothing."""
         import torch
 
         device = tensors[self._first].device
         if device.type == "cuda":
+            step = self._build if build_only else self._launch
             if torch.cuda.current_device() == device.index:
-                self._launch(tensors, device)
+                step(tensors, device)
             else:
                 with torch.cuda.device(device):
-                    self._launch(tensors, device)
+                    step(tensors, device)
             return
         if device.type != "cpu":
             raise BackendUnavailable("triton runs on NVIDIA GPUs", got=str(device))
@@ -147,6 +148,8 @@ class Runner:
                 expected="TRITON_INTERPRET=1, set before Triton is imported",
                 hint='use backend="reference" on a CPU',
             )
+        if build_only:  # what is interpreted is not built
+            return
         import numpy
 
         with numpy.errstate(all="ignore"):  # infinities and NaN are values here, not mistakes
@@ -162,6 +165,19 @@ class Runner:
                 self._kernel(self._programs(device), index, tensors, workspace, {"ALIASED": self._aliased(tensors)})
             if self.vector_blocks and self._finisher is not None:
                 self._finisher(self.vector_blocks, index, tensors, workspace, {})
+        except Exception as error:
+            raise_as_compile_error(error, self.program.name)
+            raise
+
+    def _build(self, tensors: Mapping[str, Any], device: Any) -> None:
+        import torch
+
+        workspace = torch.empty(max(1, self.workspace), dtype=torch.float32, device=device)
+        try:
+            if self.tiles and self._kernel is not None:
+                self._kernel.build(self._programs(device), tensors, workspace, {"ALIASED": self._aliased(tensors)})
+            if self.vector_blocks and self._finisher is not None:
+                self._finisher.build(self.vector_blocks, tensors, workspace, {})
         except Exception as error:
             raise_as_compile_error(error, self.program.name)
             raise
