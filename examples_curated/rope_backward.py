@@ -8,8 +8,8 @@ Fusion: one read of dy serves rotation and statistic. No table of angles is read
 Numerics: positions are exact integers and the angle fp32; in bf16 positions 256 and 257 would be equal. zdz is of
     unrounded products.
 Constraints: N even.
-Lesson: col times row is a tile without a read: ColVector and RowVector(width=0.5) meet at the width of `unpair`. An
-    integer operand joins arithmetic like any other. An inverse of an orthogonal map is its transpose.
+Lesson: col times row is a tile without a read: ColVector and RowVector(width=0.5) meet at the width of `unpair`. `dtype="int"`
+    insists on what the bound tensor would decide anyway. The inverse of an orthogonal map is its transpose.
 """
 
 import coda
@@ -23,7 +23,7 @@ IDEA = "an outer product in registers instead of a table; a pointwise backward w
 def rope_backward(
     dy: Tile,  # (M, N)
     rotated: Tile,  # (M, N)
-    position: ColVector,  # (M,), int
+    position: ColVector(dtype="int"),  # (M,)
     frequency: RowVector(width=0.5),  # (N/2,)
 ):
     """Gradient before the rotation, and <z, dz> of each row."""
