@@ -2,22 +2,25 @@
 
     choose   the backend asked for, or the best one that supports the program here; its schedule
 
-`auto` takes a fused backend on a GPU and the reference elsewhere; what it passes over is logged at debug level with the
-reason. A backend that was named is never replaced. A call never tunes: without a measured choice it uses the backend's
-shipped heuristic.
+In this order: what a call names (`backend=`, `config=`, CODA_BACKEND), what was measured for exactly this program, problem and
+machine (`coda.schedules`), the shipped heuristic. `auto` takes a fused backend on a GPU and the reference elsewhere; what was
+chosen, why, and what was passed over is logged at debug level. A backend that was named is never replaced: of what was
+measured, only its own best counts then. A call never tunes; `coda.tuning` does.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Iterator
 
-from coda import env
+from coda import env, schedules
 from coda.backends import registry
 from coda.backends.registry import Backend
-from coda.errors import BackendUnavailable, BadSchedule, SettingError, Unsupported
+from coda.errors import BackendError, BackendUnavailable, BadSchedule, SettingError, Unsupported
 from coda.problem import Problem, Schedule
 from coda.program import EpilogueProgram
+from coda.schedules import Entry
 
 log = logging.getLogger("coda")
 
@@ -35,17 +38,44 @@ def choose(
     """
     _log_to_stderr()
     name = backend or (config.backend if config else None) or _preferred()
-    chosen = _auto(program, problem) if name == "auto" else _named(name, program, problem)
     if config is not None:
+        chosen = _auto(program, problem, None) if name == "auto" else _named(name, program, problem)
         if config.backend != chosen.name:
             raise BadSchedule(
                 f"{program.name}: the config is for another backend", got=config.backend, expected=chosen.name
             )
+        log.debug("%s: the call's own schedule: %s", program.name, config)
         return chosen, config
-    schedule = chosen.default_schedule(program, problem)
-    if chosen.name != "reference":  # which has none
-        log.debug("%s: the shipped heuristic's schedule: %s", program.name, schedule)
-    return chosen, schedule
+    known = None if name == "reference" else _measured(program, problem)
+    chosen = _auto(program, problem, known) if name == "auto" else _named(name, program, problem)
+    if chosen.name == "reference":  # which has none
+        return chosen, chosen.default_schedule(program, problem)
+    return chosen, _schedule(chosen, program, problem, known)
+
+
+def _measured(program: EpilogueProgram, problem: Problem) -> Entry | None:
+    """On a CPU nothing is fast enough to be worth a look at a file."""
+    return None if problem.arch is None else schedules.find(program, problem)
+
+
+def _schedule(backend: Backend, program: EpilogueProgram, problem: Problem, known: Entry | None) -> Schedule:
+    """The backend's measured best where there is one that it can run, else its heuristic's choice."""
+    found = known.schedule(backend.name) if known is not None else None
+    if found is not None and known is not None:
+        try:
+            backend.check(program, problem, found)
+        except BackendError as error:
+            log.debug("%s: the measured schedule is passed over: %s", program.name, error)
+        else:
+            log.debug("%s: the best of %d measured on %s: %s", program.name, _timed(known), known.created, found)
+            return found
+    schedule = backend.default_schedule(program, problem)
+    log.debug("%s: the shipped heuristic's schedule: %s", program.name, schedule)
+    return schedule
+
+
+def _timed(known: Entry) -> int:
+    return sum(bool(c.samples) for c in known.candidates)
 
 
 def _preferred() -> str:
@@ -77,11 +107,30 @@ def _named(name: str, program: EpilogueProgram, problem: Problem) -> Backend:
     return backend
 
 
-def _auto(program: EpilogueProgram, problem: Problem) -> Backend:
+def _auto(program: EpilogueProgram, problem: Problem, known: Entry | None) -> Backend:
+    """The measured winner's backend where the race was between all that can run here, else the first of them."""
     if problem.arch is None:
         log.debug("%s: reference, because its tensors are on a CPU", program.name)
         return registry.get("reference")
+    where = f"{program.name} at {problem.m}×{problem.n}×{problem.k}"
+    if known is not None:
+        fused = {b.name: b for b in usable(program, problem)}
+        winner = known.first.schedule.backend
+        if winner in fused and all(name in known.backends for name in fused):
+            log.debug("%s: %s, the fastest of %s when measured", where, winner, ", ".join(known.backends))
+            return fused[winner]
+        missing = ", ".join(name for name in fused if name not in known.backends) or winner
+        log.debug("%s: what was measured does not decide between backends: %s", where, missing)
+    chosen = next(usable(program, problem), None) or registry.get("reference")
+    log.debug("%s: %s, the first that can", where, chosen.name)
+    return chosen
+
+
+def usable(program: EpilogueProgram, problem: Problem) -> Iterator[Backend]:
+    """The fused backends that can run a program on a problem in this process, in the order of `AUTO_ORDER`."""
     for name in AUTO_ORDER:
+        if name == "reference":
+            continue
         try:
             backend = registry.get(name)
         except BackendUnavailable as error:
@@ -92,6 +141,4 @@ def _auto(program: EpilogueProgram, problem: Problem) -> Backend:
                 log.debug("%s: %s passed over: %s", program.name, name, support.reason)
                 break
         else:
-            log.debug("%s at %d×%d×%d: %s", program.name, problem.m, problem.n, problem.k, name)
-            return backend
-    raise AssertionError("the reference backend supports everything")
+            yield backend
