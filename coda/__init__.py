@@ -11,7 +11,8 @@
     layout.py                  weight layouts that adjacent pairs need
     backends/                  reference and generated kernels behind one registry
     tune.py                    which backend and schedule a call uses
-    call.py                    one call of a program: checked once, then quick
+    call.py, replay.py         one call of a program, and of a plan: checked once, then quick
+    torch_operator.py          a call inside a graph of torch.compile
     kernel.py                  the decorators and what they return
     bench/                     timing, peers, roofline, records
     testing.py                 poisoned and guarded buffers for tests

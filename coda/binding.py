@@ -1,6 +1,7 @@
 """Tensors meet a program: every check that can be made before anything is compiled or launched.
 
     bind     names, shapes, dtypes, devices, gradients and overlaps -> Bound (sizes, Problem, tensors with outputs)
+    check    the part of it that needs no memory: what a graph that is being traced has
     Bound    what a backend's `launch` needs
 
 Raises one `CallError` per mistake; nothing is allocated before the last check has passed.
@@ -8,7 +9,7 @@ Raises one `CallError` per mistake; nothing is allocated before the last check h
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,13 +53,11 @@ def bind(
 ) -> Bound:
     """Check a call and allocate its outputs."""
     given = arguments(program, args, operands)
-    tensors = {name: _tensor(program, name, x) for name, x in given.items()}
-    m, n, k = program.sizes({name: tuple(t.shape) for name, t in tensors.items() if isinstance(t, torch.Tensor)})
-    dtype = _dtype(program, tensors)
-    program.check_sizes(n)
-    for operand in program.operands:
-        _check_operand(program, operand, tensors[operand.name], m, n, dtype)
-    device = _device(program, tensors)
+    m, n, k, dtype, device = check(program, given)
+    tensors = {
+        name: x.resolve_neg() if isinstance(x, torch.Tensor) else x  # a kernel reads memory as it is
+        for name, x in given.items()
+    }
     _check_gradients(program, tensors)
     results = _outputs(program, tensors, out or {}, m, n, dtype, device)
     tensors.update({f"out.{name}": t for name, t in results.items()})
@@ -68,6 +67,38 @@ def bind(
         arch = f"sm_{major}{minor}"
     specs = tuple(sorted((name, spec_of(t)) for name, t in tensors.items() if isinstance(t, torch.Tensor) and t.ndim))
     return Bound(Problem(m, n, k, dtype, specs, arch), tensors, tuple(o.name for o in program.outputs))
+
+
+def check(program: EpilogueProgram, given: Mapping[str, Any]) -> tuple[int, int, int, str, torch.device]:
+    """M, N, K, dtype and device of complete arguments by name, which need not have memory; M and K may be symbolic. Raises a
+    `CallError`."""
+    for name, x in given.items():
+        _check_type(program, name, x)
+    shapes = {name: tuple(x.shape) for name, x in given.items() if isinstance(x, torch.Tensor)}
+    decides = "b" if program.kind == "epilogue" else program.first_tile.name  # type: ignore[union-attr]
+    if len(shapes[decides]) == 2:
+        shapes[decides] = (shapes[decides][0], int(shapes[decides][1]))  # N is a number also where a graph is traced
+    m, n, k = program.sizes(shapes)
+    dtype = _dtype(program, given)
+    program.check_sizes(n)
+    for operand in program.operands:
+        _check_operand(program, operand, given[operand.name], m, n, dtype)
+    return m, n, k, dtype, _device(program, given)
+
+
+def new_outputs(
+    program: EpilogueProgram, m: int, n: int, dtype: str, device: torch.device, given: Collection[str] = ()
+) -> dict[str, torch.Tensor]:
+    """Contiguous tensors for the outputs that were not given, by name."""
+    return {
+        o.name: torch.empty(
+            program.output_shape(o.name, m, n),
+            dtype=getattr(torch, program.output_dtype(o.name, dtype)),
+            device=device,
+        )
+        for o in program.outputs
+        if o.name not in given
+    }
 
 
 _CAPABILITY: dict[int, tuple[int, int]] = {}
@@ -97,17 +128,17 @@ def spec_of(t: torch.Tensor) -> TensorSpec:
     return TensorSpec(dtype_name(t), layout, t.data_ptr() % 16 == 0 and outer * item % 16 == 0)  # type: ignore[arg-type]
 
 
-def _tensor(program: EpilogueProgram, name: str, x: Any) -> Any:
-    """The argument as a plain tensor or number."""
+def _check_type(program: EpilogueProgram, name: str, x: Any) -> None:
+    """Dense real tensors, and numbers where the program takes a scalar."""
     scalar = name not in ("a", "b") and program.operand(name).kind is Kind.SCALAR
     if isinstance(x, torch.Tensor):
         if x.layout is not torch.strided or x.is_quantized or x.is_complex():
             raise DTypeUnsupported(
                 f"{program.name}: {name}", got=f"{x.layout} {x.dtype}", expected="a dense real tensor"
             )
-        return x
-    if scalar and isinstance(x, (int, float)) and not isinstance(x, bool):
-        return x
+        return
+    if scalar and isinstance(x, (int, float, torch.SymInt, torch.SymFloat)) and not isinstance(x, bool):
+        return
     expected = "a number or a 0-d tensor" if scalar else "a torch tensor"
     raise DTypeUnsupported(f"{program.name}: {name}", got=f"{type(x).__name__} {x!r:.40}", expected=expected)
 
@@ -136,7 +167,7 @@ def _tile_dtype(program: EpilogueProgram, name: str, x: torch.Tensor) -> str:
 def _check_operand(program: EpilogueProgram, operand: Operand, x: Any, m: int, n: int, dtype: str) -> None:
     what = f"{program.name}: {operand.name}"
     if not isinstance(x, torch.Tensor):
-        if operand.dtype is DType.INT and not isinstance(x, int):
+        if operand.dtype is DType.INT and not isinstance(x, (int, torch.SymInt)):
             raise DTypeUnsupported(what, got=repr(x), expected="an int")
         return
     expected = operand.shape(m, n)
@@ -210,21 +241,28 @@ def _outputs(
             raise ShapeMismatch(f"{program.name}: out={name!r}", got=got, expected=shapes[name])
         if dtype_name(t) != dtypes[name]:
             raise DTypeUnsupported(f"{program.name}: out={name!r}", got=dtype_name(t), expected=dtypes[name])
+        if t.is_neg():
+            raise DTypeUnsupported(f"{program.name}: out={name!r}", got="a negated view", expected="memory as it is")
         if t.device != device:
             raise DeviceMismatch(f"{program.name}: out={name!r}", got=str(t.device), expected=str(device))
         if t.numel() and any(s == 0 and d > 1 for s, d in zip(t.stride(), t.shape, strict=True)):
             raise OverlappingOutput(f"{program.name}: out={name!r} is a broadcast view", got=f"strides {t.stride()}")
     _check_overlaps(program, tensors, out)
-    return {
-        name: out[name] if name in out else torch.empty(shapes[name], dtype=getattr(torch, dtypes[name]), device=device)
-        for name in names
-    }
+    new = new_outputs(program, m, n, dtype, device, out)
+    return {name: out[name] if name in out else new[name] for name in names}
 
 
 def extent(t: torch.Tensor) -> tuple[int, int]:
     """First and past-the-end byte address that the tensor can touch."""
-    last = sum((d - 1) * s for d, s in zip(t.shape, t.stride(), strict=True) if d)
-    return t.data_ptr(), t.data_ptr() + (last + 1) * t.element_size()
+    first = t.data_ptr()
+    return first, first + span(t)
+
+
+def span(t: torch.Tensor) -> int:
+    """Bytes from the first to the last element, both included; 0 of an empty tensor."""
+    if not t.numel():
+        return 0
+    return (1 + sum((d - 1) * s for d, s in zip(t.shape, t.stride(), strict=True))) * t.element_size()
 
 
 def _check_overlaps(program: EpilogueProgram, tensors: Mapping[str, Any], out: Mapping[str, torch.Tensor]) -> None:

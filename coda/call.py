@@ -1,32 +1,59 @@
 """One call of a program: every check the first time, almost nothing from then on.
 
-    run     bind → choose (backend, schedule) → compile (once) → launch
-    warm    the same for arguments like those of an earlier call: no check, no choice, no key but the arguments' own
+    Calls     the kinds of call that one kernel has seen; calling it runs the program
+    Ready     what a kind of call needs once everything has been checked and compiled
+    prepare   the long way: bind → choose (backend, schedule) → compile (once) → launch
+    kind_of   what decides everything about a call but its values
+    forget    everything again, after a choice has changed
 
 Two calls are alike when each tensor has the same dtype, shape, strides, device and 16-byte alignment, and no gradient
-would be dropped: everything that a check, a choice or a compiled kernel depends on. Values never matter.
+would be dropped: everything that a check, a choice or a compiled kernel depends on. Values never matter. Where tensors
+lie to each other is checked at every call with `out=`. `coda.replay` does the same for plans, `coda.torch_operator` is
+the way of a call inside a graph of torch.compile.
+
+Measured on one core of a CPU box with a backend that does nothing (2026-11-29, Python 3.11, torch 2.13, best of many): 4
+tensors in, 3 out: 11 µs, of which 3 are `torch.empty_strided`; the same with `out=` 13, a plan of two such calls 15.
 """
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn import Parameter
 
 from coda import env
 from coda.backends.registry import Artifact, Backend
-from coda.binding import Bound, bind
+from coda.binding import Bound, bind, span
+from coda.primitives.types import Kind
 from coda.problem import Schedule
 from coda.program import EpilogueProgram
 from coda.tune import choose
 
 MAX_KEPT = 4096
-"""Compiled artifacts, and kinds of call, that are remembered."""
+"""Compiled artifacts, and kinds of call of one kernel, that are remembered."""
 
 _artifacts: collections.OrderedDict[Any, Artifact] = collections.OrderedDict()
+_generation = 0
+
+
+def forget() -> None:
+    """Choose and check anew at the next call of every kind. Compiled kernels stay."""
+    global _generation
+    _generation += 1
+
+
+def generation() -> int:
+    """Part of every kind of call: changes when choices may have changed."""
+    return _generation
+
+
+# the long way -----------------------------------------------------------------------------------------------------
 
 
 def run(
@@ -36,24 +63,27 @@ def run(
     backend: str | None = None,
     config: Schedule | None = None,
     out: Mapping[str, Any] | None = None,
-) -> dict[str, torch.Tensor]:
-    """Run one program; its outputs by name. Raises a `CallError` or a `BackendError`."""
-    return _first(program, args, operands, backend, config, out)[2]
+) -> dict[str, Tensor]:
+    """Run one program, with every check; its outputs by name. Raises a `CallError` or a `BackendError`."""
+    _, results = prepare(program, args, operands, backend, config, out)
+    return dict(zip((o.name for o in program.outputs), results, strict=True))
 
 
-def _first(
+def prepare(
     program: EpilogueProgram,
     args: Sequence[Any],
     operands: Mapping[str, Any],
-    backend: str | None,
-    config: Schedule | None,
-    out: Mapping[str, Any] | None,
-) -> tuple[Backend, Artifact, dict[str, torch.Tensor]]:
-    """The long way: what ran, and its outputs."""
+    backend: str | None = None,
+    config: Schedule | None = None,
+    out: Mapping[str, Any] | None = None,
+) -> tuple[Ready, list[Tensor]]:
+    """Run one program, with every check: what the next call of its kind needs, and the outputs in order."""
     bound = bind(program, args, operands, out)
     chosen, artifact = _compiled(program, bound, backend, config)
     chosen.launch(artifact, bound.tensors)
-    return chosen, artifact, {name: bound.tensors[f"out.{name}"] for name in bound.outputs}
+    results = [bound.tensors[f"out.{name}"] for name in bound.outputs]
+    places = program.argument_names[: len(args)]
+    return _ready(program, bound, chosen, artifact, (*places, *operands), tuple(out or ())), results
 
 
 def _compiled(
@@ -64,79 +94,145 @@ def _compiled(
     artifact = _artifacts.get(key)
     if artifact is None:
         artifact = _artifacts[key] = chosen.compile(program, bound.problem, schedule, None)
-        _trim(_artifacts)
+        trim(_artifacts)
     return chosen, artifact
 
 
-def _trim(kept: collections.OrderedDict[Any, Any]) -> None:
+def trim(kept: collections.OrderedDict[Any, Any]) -> None:
+    """Drop the oldest entry of a full cache."""
     if len(kept) > MAX_KEPT:
         kept.popitem(last=False)
 
 
+# the short way ----------------------------------------------------------------------------------------------------
+
+
+def kind_of(values: Iterable[Any], parts: list[Any]) -> tuple[Any, ...] | None:
+    """The parts and what a call depends on of each value; None where only the long way will do."""
+    for x in values:
+        what = type(x)
+        if what is Tensor or what is Parameter:
+            if x.is_neg():  # its memory has to be negated first
+                return None
+            try:
+                parts += (x.dtype, x.shape, x.stride(), x.device, x.data_ptr() & 15, x.requires_grad)
+            except RuntimeError:  # no strides, or no memory: sparse, or wrapped by a transform
+                return None
+        elif issubclass(what, Tensor):
+            return None
+        else:
+            parts.append(what)
+    return tuple(parts)
+
+
 @dataclass(frozen=True)
-class _Ready:
+class Ready:
     """What a kind of call needs once everything has been checked and compiled."""
 
     backend: Backend
     artifact: Artifact
-    places: tuple[str, ...]
-    """Names of the positional arguments."""
-    defaults: Mapping[str, Any]
-    outputs: tuple[tuple[str, tuple[int, ...], torch.dtype, torch.device], ...]
+    names: tuple[str, ...]
+    """Of the values of a call: arguments in their order, then `out.NAME` for each tensor given to write into."""
+    results: tuple[str, ...]
+    defaults: tuple[tuple[str, Any], ...]
+    allocations: tuple[tuple[str, Callable[[], Tensor]], ...]
+    neighbours: tuple[tuple[int, int, int, int, bool], ...] = field(default=(), repr=False)
+    """Of every pair that may not overlap: position and bytes of the one written, of the other, and whether the other may be
+    exactly the same tensor."""
 
-    def launch(self, args: Sequence[Any], operands: Mapping[str, Any]) -> list[torch.Tensor]:
-        tensors = {**self.defaults, **operands}
-        tensors.update(zip(self.places, args, strict=False))
-        results = []
-        for name, shape, dtype, device in self.outputs:
-            result = tensors[name] = torch.empty(shape, dtype=dtype, device=device)
-            results.append(result)
+    def launch(self, values: Iterable[Any]) -> list[Tensor]:
+        """Allocate the outputs that were not given, and run."""
+        tensors = dict(zip(self.names, values, strict=True))
+        for name, value in self.defaults:
+            tensors[name] = value
+        for name, allocate in self.allocations:
+            tensors[name] = allocate()
         self.backend.launch(self.artifact, tensors)
-        return results
+        return [tensors[name] for name in self.results]
+
+    def apart(self, values: Sequence[Any]) -> bool:
+        """Whether what is written overlaps nothing that it may not."""
+        for written, size, other, length, same in self.neighbours:
+            low, first = values[written].data_ptr(), values[other].data_ptr()
+            if first < low + size and low < first + length and not (same and first == low):
+                return False
+        return True
+
+
+def _ready(
+    program: EpilogueProgram,
+    bound: Bound,
+    backend: Backend,
+    artifact: Artifact,
+    arguments: tuple[str, ...],
+    given: tuple[str, ...],
+) -> Ready:
+    names = (*arguments, *(f"out.{name}" for name in given))
+    results = tuple(f"out.{name}" for name in bound.outputs)
+    defaults = tuple((o.name, o.default) for o in program.operands if o.default is not None and o.name not in arguments)
+    new = tuple((name, _allocation(bound.tensors[name])) for name in results if name not in names)
+    return Ready(backend, artifact, names, results, defaults, new, _neighbours(program, bound.tensors, names))
+
+
+def _allocation(t: Tensor) -> Callable[[], Tensor]:
+    """What makes another such output; `empty_strided` takes two thirds of the time of `empty`."""
+    return functools.partial(torch.empty_strided, tuple(t.shape), t.stride(), dtype=t.dtype, device=t.device)
+
+
+def _neighbours(
+    program: EpilogueProgram, tensors: Mapping[str, Any], names: tuple[str, ...]
+) -> tuple[tuple[int, int, int, int, bool], ...]:
+    """See `Ready.neighbours`."""
+    tiles = {o.name for o in program.operands if o.kind is Kind.TILE}
+    sizes = {at: span(tensors[name]) for at, name in enumerate(names) if isinstance(tensors[name], Tensor)}
+    found = []
+    for at, size in sizes.items():
+        if not names[at].startswith("out.") or not size:
+            continue
+        t = tensors[names[at]]
+        for other, length in sizes.items():
+            if not length or (names[other].startswith("out.") and other <= at):
+                continue
+            x = tensors[names[other]]
+            alike = names[other] in tiles and x.shape == t.shape and x.stride() == t.stride() and x.dtype == t.dtype
+            found.append((at, size, other, length, alike))
+    return tuple(found)
 
 
 class Calls:
     """The kinds of call that one kernel has seen."""
 
     def __init__(self) -> None:
-        self._ready: collections.OrderedDict[Any, _Ready] = collections.OrderedDict()
+        self._ready: collections.OrderedDict[Any, Ready] = collections.OrderedDict()
 
-    def key(self, args: Sequence[Any], operands: Mapping[str, Any], backend: str | None, config: Any) -> Any:
-        """What decides everything about a call but its values; None where only the long way will do."""
-        parts: list[Any] = [backend or env.backend(), config, torch.is_grad_enabled()]
-        for name, x in (*enumerate(args), *operands.items()):
-            if isinstance(x, torch.Tensor):
-                parts.append(
-                    (name, x.dtype, x.shape, x.stride(), x.device, x.data_ptr() & 15, x.requires_grad)
-                    if type(x) in (torch.Tensor, torch.nn.Parameter) and x.layout is torch.strided
-                    else None
-                )
-            else:
-                parts.append((name, type(x)))
-            if parts[-1] is None:
-                return None
-        return tuple(parts)
-
-    def warm(self, key: Any, args: Sequence[Any], operands: Mapping[str, Any]) -> list[torch.Tensor] | None:
-        """The outputs in order where a call like this one has been made, else None."""
-        ready = self._ready.get(key)
-        return None if ready is None else ready.launch(args, operands)
-
-    def cold(
+    def __call__(
         self,
-        key: Any,
-        program: EpilogueProgram,
-        args: Sequence[Any],
+        program: Callable[[], EpilogueProgram],
+        args: tuple[Any, ...],
         operands: Mapping[str, Any],
-        backend: str | None,
-        config: Schedule | None,
-    ) -> list[torch.Tensor]:
-        """The first call of its kind: as `run`, and remembered under the key."""
-        chosen, artifact, results = _first(program, args, operands, backend, config, None)
-        if key is not None:
-            places = tuple(program.argument_names)
-            defaults = {o.name: o.default for o in program.operands if o.default is not None}
-            outputs = tuple((f"out.{name}", tuple(t.shape), t.dtype, t.device) for name, t in results.items())
-            self._ready[key] = _Ready(chosen, artifact, places, defaults, outputs)
-            _trim(self._ready)
-        return list(results.values())
+        backend: str | None = None,
+        config: Schedule | None = None,
+        out: Mapping[str, Any] | None = None,
+        constants: tuple[Any, ...] = (),
+    ) -> list[Tensor]:
+        """The outputs in order; `program` is asked for at the first call of a kind. Raises as `run`."""
+        values = (*args, *operands.values(), *out.values()) if out else (*args, *operands.values())
+        parts = [
+            _generation,
+            backend or env.backend(),
+            config,
+            torch.is_grad_enabled(),
+            len(args),
+            tuple(operands),
+            tuple(out) if out else None,
+            constants,
+        ]
+        kind = kind_of(values, parts)
+        ready = self._ready.get(kind)
+        if ready is not None and (not out or ready.apart(values)):
+            return ready.launch(values)
+        ready, results = prepare(program(), args, operands, backend, config, out)
+        if kind is not None:
+            self._ready[kind] = ready
+            trim(self._ready)
+        return results

@@ -21,6 +21,7 @@
     │   ├── DTypeUnsupported        a tensor of a dtype that the operand does not take
     │   ├── DeviceMismatch          tensors on different devices
     │   ├── OverlappingOutput       `out=` overlaps an input or another output
+    │   ├── UnknownProgram          a compiled graph names a program that this process does not have
     │   └── NotDifferentiable       a raw call that would drop a gradient
     ├── BackendError                while a backend is chosen, compiles or launches
     │   ├── UnknownBackend          no backend of that name
@@ -200,6 +201,12 @@ class OverlappingOutput(CallError):
     """An `out=` tensor shares memory with an input or with another output."""
 
     code = "overlap"
+
+
+class UnknownProgram(CallError):
+    """A compiled graph names a program that this process has not seen."""
+
+    code = "unknown-program"
 
 
 class NotDifferentiable(CallError):

@@ -19,17 +19,19 @@ import keyword
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
+from coda import plan_tracing
 from coda.arguments import arguments
 from coda.errors import BadSchedule, BadSignature, DeviceMismatch, OverlappingOutput, ShapeMismatch, UnknownOperand
-from coda.plan import Plan, execute
+from coda.plan import Plan
 from coda.plan_tracing import PlanValue, operand_dtypes, record_call, trace_plan
 from coda.primitives.types import DType, Kind
-from coda.problem import Schedule, compute_dtype
+from coda.problem import Schedule
 from coda.program import EpilogueProgram, parse_json
 from coda.tracing import Signature, signature, trace
 
 if TYPE_CHECKING:
     from coda.call import Calls
+    from coda.replay import PlanCalls
 
 Data = TypeVar("Data", bound=EpilogueProgram | Plan)
 
@@ -72,6 +74,7 @@ class _Programmed(Kernel[EpilogueProgram]):
         super().__init__(program)
         self._function, self._sign = function, sign
         self._special: dict[Any, EpilogueProgram] = {(): program}
+        self._has_constants = bool(sign and sign.constants)
         self._calls: Calls | None = None
 
     @property
@@ -80,7 +83,7 @@ class _Programmed(Kernel[EpilogueProgram]):
 
     def reference(self, *args: Any, dtype: Any = None, **operands: Any) -> dict[str, Any]:
         constants = self._constants(operands)
-        return self.specialise(_bound_dtypes(self.program, args, operands), constants).reference(
+        return self.specialise(bound_dtypes(self.program, args, operands), constants).reference(
             *args, dtype=dtype, **operands
         )
 
@@ -113,30 +116,38 @@ class _Programmed(Kernel[EpilogueProgram]):
 
     def _call(
         self,
-        args: Sequence[Any],
+        args: tuple[Any, ...],
         operands: dict[str, Any],
         backend: str | None,
         config: Schedule | None,
         out: Mapping[str, Any] | None,
     ) -> Any:
-        constants = self._constants(operands)
-        _check_config(config)
-        if any(isinstance(x, PlanValue) for x in (*args, *operands.values())):
+        constants = self._constants(operands) if self._has_constants else {}
+        if config is not None:
+            _check_config(config)
+        if plan_tracing.underway and any(isinstance(x, PlanValue) for x in (*args, *operands.values())):
             return self._record(args, operands, constants)
+        import torch  # with the first call, not with coda
+
+        if torch.compiler.is_dynamo_compiling():
+            from coda.torch_operator import traced
+
+            return traced(self, args, operands, backend, config, out, tuple(constants.items()))
         if self._calls is None:
-            from coda.call import Calls  # torch comes with the first call
+            from coda.call import Calls
 
             self._calls = Calls()
-        key = None if out is not None else self._calls.key(args, operands, backend, config)
-        if key is not None:
-            key = (*key, *constants.items())
-            results = self._calls.warm(key, args, operands)
-            if results is not None:
-                return self._result._make(results)
-        program = self.specialise(_bound_dtypes(self.program, args, operands), constants)
-        if out is not None:
-            return self._result(*run(program, args, operands, backend, config, out).values())
-        return self._result._make(self._calls.cold(key, program, args, operands, backend, config))
+        return self._result._make(
+            self._calls(
+                lambda: self.specialise(bound_dtypes(self.program, args, operands), constants),
+                args,
+                operands,
+                backend,
+                config,
+                out,
+                tuple(constants.items()) if constants else (),
+            )
+        )
 
     def _record(self, args: Sequence[Any], operands: Mapping[str, Any], constants: Mapping[str, int | bool]) -> Any:
         bound = arguments(self.program, args, operands)
@@ -188,6 +199,7 @@ class PlanKernel(Kernel[Plan]):
         super().__init__(program)
         self._function = function
         self._special: dict[Any, Plan] = {(): program}
+        self._calls: PlanCalls | None = None
 
     @property
     def gemms(self) -> int:
@@ -219,25 +231,32 @@ class PlanKernel(Kernel[Plan]):
         """
         import torch
 
-        _check_config(config)
-        bound = self.program.bind(args, operands)
-        plan = self.specialise(_plan_dtypes(bound))
-        first = next((x for x in bound.values() if isinstance(x, torch.Tensor) and x.ndim == 2), None)
-        if first is None:
-            raise ShapeMismatch(f"{self.name}: no input is a matrix")
-        targets = dict(out or {})
-        self._check_targets(targets, bound)
-        compute = getattr(torch, compute_dtype(str(first.dtype).removeprefix("torch.")))
+        if config is not None:
+            _check_config(config)
+        if torch.compiler.is_dynamo_compiling():
+            from coda.torch_operator import traced_plan
 
-        def call(program: EpilogueProgram, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
-            return run(program, (), tensors, backend, config if program.kind == "epilogue" else None, None)
+            return traced_plan(self, args, operands, backend, config, out)
+        if self._calls is None:
+            from coda.replay import PlanCalls
 
-        results = execute(plan, bound, call, compute, rounds=True)
-        for name, target in targets.items():  # every one is checked before the first is written
-            if tuple(target.shape) != tuple(results[name].shape) or target.dtype != results[name].dtype:
-                got, expected = (f"{tuple(t.shape)} {t.dtype}" for t in (target, results[name]))
+            self._calls = PlanCalls(self.program)
+        if out:
+            self._check_targets(out, self.program.bind(args, operands))
+        results = self._calls(self._specialised, args, operands, backend, config)
+        return self._result._make(self.written(results, out) if out else results)
+
+    def _specialised(self, bound: Mapping[str, Any]) -> Plan:
+        return self.specialise(_plan_dtypes(bound))
+
+    def written(self, results: Sequence[Any], out: Mapping[str, Any]) -> list[Any]:
+        """The results, those with a tensor in `out` copied there. Raises `ShapeMismatch`."""
+        named = dict(zip(self.outputs, results, strict=True))
+        for name, target in out.items():  # every one is checked before the first is written
+            if tuple(target.shape) != tuple(named[name].shape) or target.dtype != named[name].dtype:
+                got, expected = (f"{tuple(t.shape)} {t.dtype}" for t in (target, named[name]))
                 raise ShapeMismatch(f"{self.name}: out={name!r}", got=got, expected=expected)
-        return self._result(*(targets[n].copy_(t) if n in targets else t for n, t in results.items()))
+        return [out[n].copy_(t) if n in out else t for n, t in named.items()]
 
     def _check_targets(self, targets: Mapping[str, Any], bound: Mapping[str, Any]) -> None:
         """Names, types, devices and overlaps of `out`, before anything runs."""
@@ -262,13 +281,6 @@ class PlanKernel(Kernel[Plan]):
             seen.append((f"out={name!r}", target))
 
 
-def run(program: EpilogueProgram, args: Sequence[Any], operands: Mapping[str, Any], *options: Any) -> dict[str, Any]:
-    """Run one program on tensors; its outputs by name: see `coda.call.run`."""
-    from coda.call import run as call
-
-    return call(program, args, operands, *options)
-
-
 def _check_config(config: object) -> None:
     if config is not None and not isinstance(config, Schedule):
         raise BadSchedule(
@@ -276,7 +288,7 @@ def _check_config(config: object) -> None:
         )
 
 
-def _bound_dtypes(program: EpilogueProgram, args: Sequence[Any], operands: Mapping[str, Any]) -> dict[str, str]:
+def bound_dtypes(program: EpilogueProgram, args: Sequence[Any], operands: Mapping[str, Any]) -> dict[str, str]:
     """ "int" or "float" of every vector that a tensor is bound to."""
     import torch
 

@@ -354,13 +354,14 @@ def execute(
             case "result":
                 values.append(args[0][attrs["name"]])
             case "map":
-                values.append(_map(plan, attrs, args, compute, rounds))
+                values.append(map_step(plan, attrs, args, compute, rounds))
             case _:
-                values.append(_view(plan, step.op, args))
+                values.append(view_step(plan, step.op, args))
     return {o.name: values[o.step] for o in plan.outputs}
 
 
-def _view(plan: Plan, op: str, args: Sequence[Any]) -> Any:
+def view_step(plan: Plan, op: str, args: Sequence[Any]) -> Any:
+    """One of `mT`, `slice`, `view`, `rows` and `columns`. Raises `ShapeMismatch`."""
     x = args[0]
     if getattr(x, "ndim", 0) != 2:
         raise ShapeMismatch(f"{plan.name}: .{op} of something that is not a matrix", got=getattr(x, "shape", x))
@@ -383,7 +384,8 @@ def _view(plan: Plan, op: str, args: Sequence[Any]) -> Any:
             return x.reshape(m, n)
 
 
-def _map(plan: Plan, attrs: Mapping[str, Attr], args: Sequence[Any], compute: Any, rounds: bool) -> Any:
+def map_step(plan: Plan, attrs: Mapping[str, Attr], args: Sequence[Any], compute: Any, rounds: bool) -> Any:
+    """Arithmetic on vectors or numbers. Raises `PlanError` or `ShapeMismatch`."""
     import torch
 
     from coda.evaluate import Evaluation
@@ -400,15 +402,15 @@ def _map(plan: Plan, attrs: Mapping[str, Attr], args: Sequence[Any], compute: An
             got=[tuple(x.shape) for x in tensors],
             hint="write a @coda.pointwise program",
         )
-    lengths = {x.shape[0] for x in tensors if x.ndim == 1}
-    if len(lengths) > 1:
-        raise ShapeMismatch(f"{plan.name}: {name} of vectors of different lengths", got=sorted(lengths))
+    lengths = [x.shape[0] for x in tensors if x.ndim == 1]
+    if any(length != lengths[0] for length in lengths):
+        raise ShapeMismatch(f"{plan.name}: {name} of vectors of different lengths", got=lengths)
     op = OPS[name]
     lifted = [_lifted(x, tensors[0].device, compute) for x in args]
     numeric = [x for i, x in enumerate(lifted) if x.dtype is not torch.bool and i not in op.exact]
     if op.takes is DType.FLOAT or (op.takes is None and any(x.is_floating_point() for x in numeric)):
         lifted = [x if x.dtype is torch.bool or x.is_floating_point() else x.to(compute) for x in lifted]
-    e = Evaluation(torch, lengths.pop() if lengths else 1, 0, compute, tensors[0].device, rounds)
+    e = Evaluation(torch, lengths[0] if lengths else 1, 0, compute, tensors[0].device, rounds)
     return op.reference(e, *lifted, **{k: v for k, v in attrs.items() if k != "name"})
 
 

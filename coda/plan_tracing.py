@@ -8,6 +8,7 @@ A kernel called with a `PlanValue` records a call instead of running (`record_ca
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -256,6 +257,20 @@ def operand_dtypes(program: EpilogueProgram, bound: Mapping[str, Any]) -> dict[s
     }
 
 
+underway = 0
+"""How many plans are being traced: while there are none, no call looks for plan values among its arguments."""
+
+
+@contextlib.contextmanager
+def _recording() -> Iterator[None]:
+    global underway
+    underway += 1
+    try:
+        yield
+    finally:
+        underway -= 1
+
+
 def trace_plan(function: Callable[..., Any], dtypes: Mapping[str, str] | None = None) -> Plan:
     """Run the function over plan values and return the plan. Raises an `AuthoringError`.
 
@@ -267,7 +282,8 @@ def trace_plan(function: Callable[..., Any], dtypes: Mapping[str, str] | None = 
         arguments[p.name] = _input(recorder, p, (dtypes or {}).get(p.name), function.__name__)
     if not arguments:
         raise BadSignature(f"{function.__name__}: a plan needs inputs")
-    result = function(**arguments)
+    with _recording():
+        result = function(**arguments)
     if not isinstance(result, dict) or not result:
         raise BadOutputs(
             f"{function.__name__} returned no dictionary", got=type(result).__name__, expected='{"name": value, …}'
