@@ -334,7 +334,7 @@ def error(got: torch.Tensor, exact: torch.Tensor, fast: bool = False) -> float:
     if not ok.any():
         return 0.0
     size = y[ok].square().mean().sqrt()
-    rounding = {torch.bfloat16: 2.0**-9, torch.float16: 2.0**-12, torch.float8_e4m3fn: 2.0**-4}.get(got.dtype, 0.0)
+    rounding = torch.finfo(got.dtype).eps / 2 if got.dtype.itemsize < 4 else 0.0
     floor = (2e-4 if fast else 2e-5) * (y[ok].abs() + size) + torch.finfo(got.dtype).smallest_normal * (
         2.0**-4 if got.dtype is torch.float8_e4m3fn else 1
     )
