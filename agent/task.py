@@ -110,6 +110,9 @@ class Task:
     gradient: Gradient | None = None
     peers: tuple[str, ...] = ()
     """Names in `coda/bench/peers.py` that apply besides eager, compile and the plain GEMM."""
+    needs: tuple[str, ...] = ()
+    """Primitives and idioms (`examples_curated/idioms.py`) of an obvious solution, for choosing what a prompt shows; where a
+    curated example solves the task they are read from it."""
     distributions: tuple[str, ...] = ("normal", "large", "small", "heavy")
     """Magnitudes under which it must hold, names in `agent/verify/inputs.py`."""
 

@@ -5,6 +5,8 @@
     source    the text of one: what a prompt shows
     load      the kernel object of one
 
+Neighbours: `idioms` names what the examples show beyond single primitives; `README.md` is the index by both, generated.
+
 Kernel files import `coda`, `coda.primitives` and `math` only. A file named after a task of the bank computes that task;
 the others show a primitive that no task needs. Its place is in the file itself, as the constants `RUNG` and `IDEA`, so
 a new example is one new file; everything but `load` reads the syntax tree and imports neither coda's kernels nor torch.
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["Card", "InvalidExample", "UnknownExample", "card", "catalog", "load", "source"]
 
 FOLDER = pathlib.Path(__file__).parent
+NO_KERNELS = ("idioms.py",)
+"""Modules of this package that are no example."""
 
 
 class UnknownExample(CodaError):
@@ -83,7 +87,7 @@ def load(example_id: str) -> Epilogue | Pointwise | PlanKernel:
 
 
 def _cards() -> dict[str, Card]:
-    paths = [path for path in FOLDER.glob("*.py") if not path.name.startswith("_")]
+    paths = [path for path in FOLDER.glob("*.py") if not path.name.startswith("_") and path.name not in NO_KERNELS]
     cards = sorted((_read(path, path.stat().st_mtime_ns) for path in paths), key=lambda c: (c.rung, c.id))
     return {c.id: c for c in cards}
 

@@ -83,6 +83,25 @@ TASK = Task(
         Shape("benchmark", {"M": 4096, "N": 8192, "K": 8192, "P": 10240}, "70B with grouped keys and values"),
         Shape("benchmark", {"M": 512, "N": 4096, "K": 4096, "P": 12288}, "a small batch: launches tell"),
     ),
+    needs=(
+        "ColVector",
+        "RowVector",
+        "Tile",
+        "pair",
+        "row_mean",
+        "rsqrt",
+        "unpair",
+        "row-scale",
+        "column-factor",
+        "tile-beside",
+        "column-pairs",
+        "run-time-number",
+        "pair-rotation",
+        "row-statistic",
+        "finished-arithmetic",
+        "plan-two-gemms",
+        "plan-statistic",
+    ),
     description="""\
 h = y @ w_o + residual
 n[i, j] = h[i, j] · ((1/N)·Σ_j h[i, j]² + eps)^(-1/2) · gamma[j]

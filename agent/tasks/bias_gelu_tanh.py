@@ -64,6 +64,7 @@ TASK = Task(
         Shape("benchmark", {"M": 8192, "N": 8192, "K": 8192}, "70B hidden size"),
         Shape("benchmark", {"M": 512, "N": 4096, "K": 4096}, "a small batch: few tiles, launches tell"),
     ),
+    needs=("RowVector", "gelu", "column-factor"),
     description="""\
 z[i, j] = Σ_k x[i, k]·w[k, j] + bias[j]
 h[i, j] = ½·t·(1 + tanh(√(2/π)·(t + 0.044715·t³)))        t = z[i, j]

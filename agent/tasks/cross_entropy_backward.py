@@ -96,6 +96,20 @@ TASK = Task(
         Shape("benchmark", {"M": 512, "N": 32768, "K": 4096}, "few tokens: the partials weigh more"),
     ),
     distributions=("normal", "small"),
+    needs=(
+        "ColVector",
+        "column_index",
+        "columns",
+        "exp",
+        "row_sum",
+        "where",
+        "row-scale",
+        "integer-vector",
+        "one-column-per-row",
+        "row-statistic",
+        "row-dot",
+        "kept-normaliser",
+    ),
     description="""\
 logits = x @ w
 p[i, j] = exp(logits[i, j] - lse[i])

@@ -78,6 +78,26 @@ TASK = Task(
         Shape("benchmark", {"M": 8192, "N": 32768, "K": 8192}, "70B head, V = 32768"),
         Shape("benchmark", {"M": 512, "N": 32768, "K": 4096}, "few tokens: the partials weigh more"),
     ),
+    needs=(
+        "ColVector",
+        "column_index",
+        "columns",
+        "exp",
+        "row_logsumexp",
+        "select_column",
+        "where",
+        "row-scale",
+        "integer-vector",
+        "one-column-per-row",
+        "row-statistic",
+        "finished-arithmetic",
+        "finished-guarded",
+        "target-and-normaliser",
+        "kept-normaliser",
+        "plan-two-gemms",
+        "plan-statistic",
+        "plan-repeated-gemm",
+    ),
     description="""\
 logits = x @ w
 lse[i] = log Σ_j exp(logits[i, j])

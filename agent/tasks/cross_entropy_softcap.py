@@ -75,6 +75,16 @@ TASK = Task(
         Shape("benchmark", {"M": 8192, "N": 32768, "K": 8192}, "70B head, V = 32768"),
         Shape("benchmark", {"M": 512, "N": 32768, "K": 4096}, "few tokens: the partials weigh more"),
     ),
+    needs=(
+        "ColVector",
+        "row_logsumexp",
+        "select_column",
+        "tanh",
+        "integer-vector",
+        "run-time-number",
+        "row-statistic",
+        "target-and-normaliser",
+    ),
     description="""\
 logits[i, j] = cap·tanh((Σ_k x[i, k]·w[k, j]) / cap)
 lse[i] = log Σ_j exp(logits[i, j])

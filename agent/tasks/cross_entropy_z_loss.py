@@ -70,6 +70,20 @@ TASK = Task(
         Shape("benchmark", {"M": 8192, "N": 32768, "K": 8192}, "70B head, V = 32768"),
         Shape("benchmark", {"M": 512, "N": 32768, "K": 4096}, "few tokens: the partials weigh more"),
     ),
+    needs=(
+        "ColVector",
+        "columns",
+        "row_logsumexp",
+        "select_column",
+        "where",
+        "integer-vector",
+        "run-time-number",
+        "row-statistic",
+        "finished-arithmetic",
+        "finished-guarded",
+        "target-and-normaliser",
+        "no-tile-stored",
+    ),
     description="""\
 logits = x @ w
 lse[i] = log Σ_j exp(logits[i, j])

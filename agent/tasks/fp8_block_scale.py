@@ -66,6 +66,7 @@ TASK = Task(
         Shape("benchmark", {"M": 8192, "N": 8192, "K": 8192}, "70B hidden size"),
         Shape("benchmark", {"M": 512, "N": 4096, "K": 4096}, "a small batch: few tiles, launches tell"),
     ),
+    needs=("maximum", "segment_absmax", "store", "segment-in-tile", "fp8-store", "block-scale"),
     description="""\
 z = x @ w
 scale[i, t] = max(max_j |z[i, j]|, 1e-12) / 448        j over the 128 columns of block t

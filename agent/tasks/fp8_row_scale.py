@@ -65,6 +65,7 @@ TASK = Task(
         Shape("benchmark", {"M": 8192, "N": 8192, "K": 8192}, "70B hidden size"),
         Shape("benchmark", {"M": 512, "N": 4096, "K": 4096}, "a small batch: the finishing step weighs more"),
     ),
+    needs=("ColVector", "clamp", "row_absmax", "store", "row-scale", "clipped", "row-statistic", "fp8-store"),
     description="""\
 z = x @ w
 q[i, j] = clip(z[i, j]·448/limit[i], -448, 448)

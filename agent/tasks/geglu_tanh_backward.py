@@ -90,6 +90,19 @@ TASK = Task(
         Shape("benchmark", {"M": 8192, "N": 8192, "K": 8192}, "70B: the GEMM hides most of it"),
         Shape("benchmark", {"M": 512, "N": 4096, "K": 4096}, "a small batch: bandwidth tells"),
     ),
+    needs=(
+        "Tile",
+        "pair",
+        "row_sum",
+        "tanh",
+        "unpair",
+        "wide-tile",
+        "wide-output",
+        "column-pairs",
+        "row-statistic",
+        "row-dot",
+        "recomputed-output",
+    ),
     description="""\
 D = dy @ w2_t
 g = z[i, 2k],  u = z[i, 2k+1]

@@ -79,6 +79,7 @@ TASK = Task(
         Shape("benchmark", {"M": 8192, "N": 8192, "K": 8192}, "70B: the GEMM hides most of it"),
         Shape("benchmark", {"M": 512, "N": 4096, "K": 4096}, "a small batch: bandwidth tells"),
     ),
+    needs=("Tile", "col_sum", "tanh", "tile-beside", "column-statistic", "recomputed-output"),
     description="""\
 D = dy @ w2_t
 T = tanh(√(2/π)·(t + 0.044715·t³)),  t = z[i, j]

@@ -62,6 +62,7 @@ TASK = Task(
         Shape("benchmark", {"M": 8192, "N": 8192, "K": 8192}, "70B hidden size"),
         Shape("benchmark", {"M": 512, "N": 4096, "K": 4096}, "a small batch: few tiles, launches tell"),
     ),
+    needs=("gelu", "unpair", "column-pairs", "half-width-output"),
     description="""\
 z = x @ w
 h[i, k] = gelu(z[i, 2k]) · z[i, 2k+1]        gelu(g) = ½·g·(1 + tanh(√(2/π)·(g + 0.044715·g³)))

@@ -58,6 +58,7 @@ TASK = Task(
         Shape("benchmark", {"M": 8192, "N": 8192, "K": 8192}, "70B hidden size"),
         Shape("benchmark", {"M": 512, "N": 4096, "K": 4096}, "a small batch: few tiles, launches tell"),
     ),
+    needs=("relu", "unpair", "column-pairs", "half-width-output"),
     description="""\
 z = x @ w
 h[i, k] = max(z[i, 2k], 0) · z[i, 2k+1]

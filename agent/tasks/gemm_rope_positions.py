@@ -70,6 +70,19 @@ TASK = Task(
         Shape("benchmark", {"M": 8192, "N": 8192, "K": 8192}, "70B hidden size"),
         Shape("benchmark", {"M": 512, "N": 4096, "K": 4096}, "a small batch: few tiles, launches tell"),
     ),
+    needs=(
+        "ColVector",
+        "RowVector",
+        "cos",
+        "pair",
+        "sin",
+        "unpair",
+        "column-pairs",
+        "half-width-vector",
+        "integer-vector",
+        "pair-rotation",
+        "angles-in-registers",
+    ),
     description="""\
 z = x @ w
 θ = position[i]·frequency[k]

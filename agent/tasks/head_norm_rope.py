@@ -82,6 +82,25 @@ TASK = Task(
         Shape("benchmark", {"M": 8192, "N": 8192, "K": 8192}, "70B queries"),
         Shape("benchmark", {"M": 512, "N": 4096, "K": 4096}, "a small batch: few tiles, launches tell"),
     ),
+    needs=(
+        "ColVector",
+        "RowVector",
+        "cos",
+        "pair",
+        "rsqrt",
+        "segment_mean",
+        "sin",
+        "unpair",
+        "column-factor",
+        "column-pairs",
+        "half-width-vector",
+        "periodic-vector",
+        "integer-vector",
+        "run-time-number",
+        "pair-rotation",
+        "angles-in-registers",
+        "segment-in-tile",
+    ),
     description="""\
 z = x @ w
 n[i, j] = z[i, j]·((1/64)·Σ_t z[i, t]² + eps)^(-1/2)·gamma[j mod 64]        t over the 64 columns of j's head

@@ -65,6 +65,7 @@ TASK = Task(
         Shape("benchmark", {"M": 8192, "N": 8192, "K": 8192}, "70B out-projection"),
         Shape("benchmark", {"M": 512, "N": 4096, "K": 4096}, "a small batch: few tiles, launches tell"),
     ),
+    needs=("RowVector", "Tile", "column-factor", "tile-beside"),
     description="""\
 h[i, j] = residual[i, j] + scale[j]·(Σ_k y[i, k]·w_o[k, j] + bias[j])
 

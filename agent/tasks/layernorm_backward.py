@@ -137,6 +137,17 @@ TASK = Task(
         Shape("benchmark", {"M": 8192, "N": 8192, "K": 8192}, "70B: the GEMM hides most of it"),
         Shape("benchmark", {"M": 512, "N": 4096, "K": 4096}, "a small batch: bandwidth tells"),
     ),
+    needs=(
+        "ColVector",
+        "RowVector",
+        "Tile",
+        "col_sum",
+        "row-scale",
+        "column-factor",
+        "tile-beside",
+        "column-statistic",
+        "recomputed-output",
+    ),
     description="""\
 G = dz @ w1_t
 n[i, j] = rstd[i]·h[i, j] - shift[i]

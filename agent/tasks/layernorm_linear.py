@@ -71,6 +71,7 @@ TASK = Task(
         Shape("benchmark", {"M": 8192, "N": 8192, "K": 8192}, "70B hidden size"),
         Shape("benchmark", {"M": 512, "N": 4096, "K": 4096}, "a small batch: few tiles, launches tell"),
     ),
+    needs=("ColVector", "RowVector", "row-scale", "column-factor"),
     description="""\
 z[i, j] = rstd[i]·Σ_k q[i, k]·w[k, j] - shift[i]·gamma_w[j] + offset[j]
 

@@ -67,6 +67,7 @@ TASK = Task(
         Shape("benchmark", {"M": 4096, "N": 8192, "K": 8192, "P": 22016}, "70B"),
         Shape("benchmark", {"M": 512, "N": 4096, "K": 4096, "P": 11008}, "a small batch: launches tell"),
     ),
+    needs=("Tile", "silu", "unpair", "tile-beside", "column-pairs", "half-width-output", "plan-two-gemms"),
     description="""\
 z = x @ w_1
 h[i, k] = silu(z[i, 2k]) · z[i, 2k+1]        silu(g) = g·sigmoid(g)

@@ -93,6 +93,25 @@ TASK = Task(
         Shape("benchmark", {"M": 4096, "N": 12288, "K": 4096}, "7B"),
         Shape("benchmark", {"M": 512, "N": 12288, "K": 4096}, "a small batch: few rows of tiles"),
     ),
+    needs=(
+        "RowVector",
+        "Tile",
+        "column_index",
+        "columns",
+        "pair",
+        "rsqrt",
+        "segment_mean",
+        "unpair",
+        "where",
+        "column-factor",
+        "tile-beside",
+        "column-pairs",
+        "periodic-vector",
+        "run-time-number",
+        "pair-rotation",
+        "columns-by-number",
+        "segment-in-tile",
+    ),
     description="""\
 z = x @ w,  T = N/3
 columns 0 … T-1 are queries with the gain g = gamma_q, T … 2T-1 keys with g = gamma_k, 2T … N-1 values

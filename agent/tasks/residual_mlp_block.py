@@ -79,6 +79,27 @@ TASK = Task(
         Shape("benchmark", {"M": 4096, "N": 8192, "K": 8192, "P": 22016}, "70B"),
         Shape("benchmark", {"M": 512, "N": 4096, "K": 4096, "P": 11008}, "a small batch: launches tell"),
     ),
+    needs=(
+        "ColVector",
+        "RowVector",
+        "Tile",
+        "row_mean",
+        "rsqrt",
+        "silu",
+        "unpair",
+        "row-scale",
+        "column-factor",
+        "tile-beside",
+        "column-pairs",
+        "half-width-output",
+        "run-time-number",
+        "row-statistic",
+        "finished-arithmetic",
+        "plan-two-gemms",
+        "plan-three-gemms",
+        "plan-statistic",
+        "plan-tile",
+    ),
     description="""\
 h = y @ w_o + residual
 n[i, j] = h[i, j] · ((1/N)·Σ_j h[i, j]² + eps)^(-1/2) · gamma[j]

@@ -65,6 +65,7 @@ TASK = Task(
         Shape("benchmark", {"M": 16384, "N": 128, "K": 8192}, "128 experts, long rows"),
         Shape("benchmark", {"M": 512, "N": 256, "K": 4096}, "few tokens: launches tell"),
     ),
+    needs=("RowVector", "row_logsumexp", "row_max", "store", "column-factor", "row-statistic", "wide-store"),
     description="""\
 scores[i, j] = Σ_k x[i, k]·w[k, j] + bias[j]
 row_max[i] = max_j scores[i, j]

@@ -63,6 +63,7 @@ TASK = Task(
         Shape("benchmark", {"M": 8192, "N": 8192, "K": 8192}, "70B"),
         Shape("benchmark", {"M": 512, "N": 4096, "K": 4096}, "a small batch: few tiles, launches tell"),
     ),
+    needs=("RowVector", "Tile", "sigmoid", "column-factor", "tile-beside"),
     description="""\
 gate[i, j] = sigmoid(Σ_k x[i, k]·w[k, j] + bias[j])
 gated[i, j] = value[i, j]·gate[i, j]

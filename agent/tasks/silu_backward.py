@@ -75,6 +75,7 @@ TASK = Task(
         Shape("benchmark", {"M": 8192, "N": 8192, "K": 8192}, "70B: the GEMM hides most of it"),
         Shape("benchmark", {"M": 512, "N": 4096, "K": 4096}, "a small batch: bandwidth tells"),
     ),
+    needs=("Tile", "col_sum", "sigmoid", "tile-beside", "column-statistic", "recomputed-output"),
     description="""\
 D = dy @ w2_t
 σ = sigmoid(z[i, j])
