@@ -122,7 +122,7 @@ def _cross(program: EpilogueProgram, problem: Problem, schedule: Schedule, arch:
     built = cross.build(program, problem, schedule, arch)
     text = built.source
     if finish.has_finisher(program):
-        text += f"\n\n{finish.text_of(program, problem)[0]}"
+        text += f"\n\n{finish.text_of(program, problem, overlapped=True)[0]}"
     return Artifact(
         BACKEND.name,
         program,

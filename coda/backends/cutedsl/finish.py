@@ -1,5 +1,7 @@
 """The finishing kernel: combines every statistic's partials and writes every vector output, in one launch.
 
+It is launched while the tiles run and waits for them on the device (programmatic dependent launch): quack's kernel lets
+its dependents in early.
 Partials lie as the shared finisher reads them: per statistic of rows one plane of (tiles of N, M), selected columns (M,),
 per statistic of columns (tiles of M, N). Only a log-sum-exp differs: a tile contributes its own log-sum-exp, not a
 maximum and a sum, so `combine_logs` folds those.
@@ -7,17 +9,28 @@ maximum and a sum, so `combine_logs` folds those.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from coda.backends.cutedsl.shared import LANES, Anatomy, Axis, Finisher, Form, Statistic, module, sections, statistic
+from coda import env
+from coda.backends.cutedsl.shared import (
+    LANES,
+    Anatomy,
+    Argument,
+    Axis,
+    Dispatch,
+    Finisher,
+    Form,
+    Statistic,
+    module,
+    pointer_type,
+    sections,
+    statistic,
+)
 from coda.primitives.types import DType, Kind
 from coda.problem import Problem
 from coda.program import EpilogueProgram
-
-Getter = Callable[[Mapping[str, Any], Any], Any]
 
 HEAD = '''"""Generated for program {name!r}; do not edit.
 
@@ -27,6 +40,7 @@ tensors   {tensors}
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_wait
 
 from coda.backends.triton import maths
 from coda.backends.triton.pieces import SLOTS, combine, plane, scalar
@@ -89,52 +103,54 @@ class _Writer(Finisher):
 
 @dataclass(frozen=True)
 class Finish:
-    """The kernel and what it takes."""
+    """The kernel, ready to be launched."""
 
     text: str
-    kernel: Any
-    arguments: tuple[Getter, ...]
     blocks: int
-    fusion: bool
+    dispatch: Dispatch
 
     def run(self, tensors: Mapping[str, Any], partials: Any) -> None:
         """Launch on the current device and stream."""
-        arguments = [get(tensors, partials) for get in self.arguments]
-        self.kernel[(self.blocks,)](*arguments, num_warps=4, num_stages=2, enable_fp_fusion=self.fusion)
+        self.dispatch(self.blocks, partials.device.index or 0, tensors, partials, {})
 
 
-def text_of(program: EpilogueProgram, problem: Problem) -> tuple[str, list[tuple[str, str]]]:
-    """The module's text and its arguments: (name, key in the tensors or what else it is)."""
+def text_of(program: EpilogueProgram, problem: Problem, *, overlapped: bool) -> tuple[str, tuple[Argument, ...]]:
+    """The module's text and its kernel's arguments. `overlapped`: it waits on the device for the kernel before it."""
     writer = _Writer(Anatomy(program), problem, Form(128, 128, 128, False, native_fp8=True), parts=1)
     body = writer.write()
-    arguments: list[tuple[str, str]] = []
-    scalars: list[str] = []
+    if overlapped:
+        body.insert(0, "gdc_wait()  # for the end of the tiles")
+    arguments: list[Argument] = []
     for operand in program.operands:
         if operand.name not in writer.used:
             continue
         if operand.kind is Kind.SCALAR:
-            scalars.append(f"{operand.name}_arg")
-            arguments.append((f"{operand.name}_arg", operand.name))
-            continue
-        arguments += _vector(f"{operand.name}_ptr", operand.name, problem)
+            number = "i64" if operand.dtype is DType.INT else "fp32"
+            arguments.append(Argument(f"{operand.name}_arg", "scalar", operand.name, number))
+        else:
+            arguments += _vector(f"{operand.name}_ptr", operand.name, problem)
     for output in writer.anatomy.vector_outputs:
         arguments += _vector(f"{output.name}_out", f"out.{output.name}", problem)
-    arguments += [("partials", ""), ("tiles_n", "=tiles_n"), ("tiles_m", "=tiles_m"), ("M", "=m"), ("N", "=n")]
+    arguments.append(Argument("partials", "workspace", type="*fp32"))
+    sizes = {"tiles_n": "tiles_n", "tiles_m": "tiles_m", "M": "m", "N": "n"}
+    arguments += [Argument(name, "size", size) for name, size in sizes.items()]
+    scalars = [a.name for a in arguments if a.what == "scalar"]
     head = HEAD.format(
         name=program.name,
         digest=program.digest,
         tensors=", ".join(f"{n}: {s.dtype} {s.layout}" for n, s in problem.tensors),
         options=f"do_not_specialize={scalars}" if scalars else "",
-        arguments=", ".join(name for name, _ in arguments),
+        arguments=", ".join(a.name for a in arguments),
     ).replace("@triton.jit()", "@triton.jit")
     text = head + "\n".join("    " + line for line in body) + "\n"
-    return text.replace("LANES", str(LANES)), arguments
+    return text.replace("LANES", str(LANES)), tuple(arguments)
 
 
-def _vector(name: str, tensor: str, problem: Problem) -> list[tuple[str, str]]:
-    found = [(name, tensor)]
-    if problem.spec(tensor).layout == "any":
-        found.append((f"{name}_stride", f"|{tensor}"))
+def _vector(name: str, tensor: str, problem: Problem) -> list[Argument]:
+    spec = problem.spec(tensor)
+    found = [Argument(name, "pointer", tensor, pointer_type(spec.dtype, native_fp8=True))]
+    if spec.layout == "any":
+        found.append(Argument(f"{name}_stride", "stride", tensor))
     return found
 
 
@@ -147,29 +163,12 @@ def make(program: EpilogueProgram, problem: Problem, slots: int, tiles_m: int) -
     """The finisher of a program, or None where it returns no vector."""
     if not has_finisher(program):
         return None
-    anatomy = Anatomy(program)
-    text, arguments = text_of(program, problem)
-    sizes = {"tiles_n": slots, "tiles_m": tiles_m, "m": problem.m, "n": problem.n}
-    numbers = {o.name: int if o.dtype is DType.INT else float for o in program.operands if o.kind is Kind.SCALAR}
-    getters = tuple(_getter(key, sizes, numbers) for _, key in arguments)
+    overlapped = not env.interpreting()
+    text, arguments = text_of(program, problem, overlapped=overlapped)
     kernel = module(text, f"{program.name}_finish").finish_kernel
-    return Finish(text, kernel, getters, sections(anatomy, problem.m, problem.n), program.fast_math)
-
-
-def _getter(key: str, sizes: Mapping[str, int], numbers: Mapping[str, type]) -> Getter:
-    if not key:
-        return lambda tensors, partials: partials
-    if key.startswith("="):
-        size = sizes[key[1:]]
-        return lambda tensors, partials: size
-    if key.startswith("|"):
-        return lambda tensors, partials: tensors[key[1:]].stride(0)
-    if key in numbers:
-        return functools.partial(_number, key, numbers[key])
-    return lambda tensors, partials: tensors[key]
-
-
-def _number(key: str, number: type, tensors: Mapping[str, Any], partials: Any) -> Any:
-    """A number of the scalar's dtype, or the 0-d tensor that is read on the device."""
-    x = tensors[key]
-    return number(x) if isinstance(x, (int, float)) else x
+    sizes = {"tiles_n": slots, "tiles_m": tiles_m, "m": problem.m, "n": problem.n}
+    options = {"num_warps": 4, "num_stages": 2, "enable_fp_fusion": program.fast_math}
+    if overlapped:
+        options["launch_pdl"] = True
+    blocks = sections(Anatomy(program), problem.m, problem.n)
+    return Finish(text, blocks, Dispatch(kernel, arguments, problem, sizes, options))
