@@ -2,9 +2,7 @@
 
     reference   PyTorch on any device: the meaning of a program, rounded at its stores
     triton      our own generator over one GEMM template; NVIDIA sm_80 and newer, interpreter on a CPU
-
-`coda/backends/cutedsl` lowers to quack-kernels' mainloop and epilogue operators. It compiles but has not been run on a GPU, so it
-is not among them yet.
+    cutedsl     quack-kernels' mainloop with our epilogues; Hopper and data-center Blackwell
 
 A backend is found by its module path and imported when it is first asked for, so that importing coda imports none.
 """
@@ -24,6 +22,7 @@ from coda.program import EpilogueProgram
 MODULES = {
     "reference": "coda.backends.reference",
     "triton": "coda.backends.triton",
+    "cutedsl": "coda.backends.cutedsl",
 }
 """Name -> module with a `BACKEND` object."""
 
