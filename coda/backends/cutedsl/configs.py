@@ -19,7 +19,6 @@ import math
 import re
 
 from coda.backends.cutedsl.lowering import TILE_COLUMNS, Lowered, lower
-from coda.backends.cutedsl.shared import Anatomy
 from coda.errors import BadSchedule, Unsupported
 from coda.problem import ITEM_BYTES, Problem, Schedule
 from coda.program import EpilogueProgram
