@@ -32,6 +32,8 @@ KEY_VARIABLE = "ANTHROPIC_API_KEY"
 PYPROJECT_DEPTH = 8
 """How many folders above the working folder are searched for a pyproject.toml with our table."""
 
+EXAMPLE_TOKENS = 12_000
+"""Of curated examples in a prompt, estimated; the whole bank fits."""
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
 """How much a model should think, as its provider calls it."""
 
@@ -55,6 +57,8 @@ class Settings(BaseModel):
     """Most US dollars of one run."""
     max_tokens_total: int | None = Field(default=None, ge=1)
     """Most tokens of one run, input and output."""
+    example_tokens: int = Field(default=EXAMPLE_TOKENS, ge=0)
+    """Most tokens of curated examples in a prompt, estimated at four characters each."""
     time_limit: str | None = None
     """Longest run, such as 20m."""
     request_timeout: float = Field(default=600.0, gt=0)

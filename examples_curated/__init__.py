@@ -5,7 +5,7 @@
     source    the text of one: what a prompt shows
     load      the kernel object of one
 
-Neighbours: `idioms` names what the examples show beyond single primitives; `README.md` is the index by both, generated.
+Neighbours: `idioms` names what the examples show beyond single primitives, `index` prints who shows what (`README.md`).
 
 Kernel files import `coda`, `coda.primitives` and `math` only. A file named after a task of the bank computes that task;
 the others show a primitive that no task needs. Its place is in the file itself, as the constants `RUNG` and `IDEA`, so
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Card", "InvalidExample", "UnknownExample", "card", "catalog", "load", "source"]
 
 FOLDER = pathlib.Path(__file__).parent
-NO_KERNELS = ("idioms.py",)
+NO_KERNELS = ("idioms.py", "index.py")
 """Modules of this package that are no example."""
 
 

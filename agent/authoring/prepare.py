@@ -19,7 +19,7 @@ from ..prompting import bank
 from ..prompting import prompt as prompting
 from ..records import Environment
 from ..runs import store
-from ..settings import Effort, Settings
+from ..settings import EXAMPLE_TOKENS, Effort, Settings
 from ..task import Task
 from .budget import Limits
 
@@ -57,17 +57,13 @@ def prepare(
     max_tokens: int = 32_000,
     effort: Effort | None = None,
     examples: tuple[bank.Example, ...] | None = None,
-    budget: int = bank.BUDGET_TOKENS,
+    budget: int = EXAMPLE_TOKENS,
     show_own: bool = False,
 ) -> Prompt:
     """The prompt of a task, from the curated bank unless `examples` are given."""
-    shown = bank.choose(
-        task.id,
-        bank.examples() if examples is None else examples,
-        budget=budget,
-        show_own=show_own,
-        interface=bank.interface_of(task),
-    )
+    known = bank.examples() if examples is None else examples
+    interface = bank.interface_of(task, known)
+    shown = bank.choose(task.id, known, budget=budget, show_own=show_own, interface=interface)
     system, text = prompting.system_text(shown.examples), prompting.task_text(task)
     return Prompt(task, shown, system, text, model, max_tokens, effort)
 
@@ -97,6 +93,8 @@ def new_run(
         system_sha256=prompting.sha256(prompt.system),
         examples=prompt.shown.ids,
         withheld=dict(prompt.shown.withheld),
+        example_tokens=prompt.shown.tokens,
+        untaught=prompt.shown.untaught,
         settings=store.settings_record(settings) if settings is not None else {},
         environment=Environment.here(),
     )

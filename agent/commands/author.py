@@ -94,7 +94,12 @@ def author(terminal: Terminal, asked: Asked, flags: Mapping[str, Any]) -> Answer
     task = load(card.id)
     _lint(terminal, task, settings)
     prompt = prepare(
-        task, model=settings.model, max_tokens=settings.max_tokens, effort=settings.effort, show_own=asked.show_own
+        task,
+        model=settings.model,
+        max_tokens=settings.max_tokens,
+        effort=settings.effort,
+        budget=settings.example_tokens,
+        show_own=asked.show_own,
     )
     if folder is None:
         run = new_run(
@@ -204,6 +209,7 @@ def _dry_run(card: Card, settings: Settings, asked: Asked) -> Answer:
         model=settings.model,
         max_tokens=settings.max_tokens,
         effort=settings.effort,
+        budget=settings.example_tokens,
         show_own=asked.show_own,
     )
     request: Request = prompt.request([], 1)
@@ -219,6 +225,8 @@ def _dry_run(card: Card, settings: Settings, asked: Asked) -> Answer:
         "prompt_sha256": request.prompt_sha,
         "examples": list(prompt.shown.ids),
         "withheld": dict(prompt.shown.withheld),
+        "example_tokens": prompt.shown.tokens,
+        "untaught": list(prompt.shown.untaught),
         "system": request.system,
         "task_text": request.task,
     }

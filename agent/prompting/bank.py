@@ -8,14 +8,23 @@
     select       what fits into a token budget
     Shown        the outcome, recorded in the run and beside every kept kernel
 
-**Withholding.** For task T an example is withheld when it is T's own (equal id); when one of its programs has the digest of T's
-own example; or when one of its programs has a `similarity` of 0.9 or more to it. Programs inside a plan count one by one,
-so a plan that contains the answer is withheld; an ingredient of T (T a plan) is not. A task without an example of its own
-is compared by its interface, which is all that is known of its answer: an example with the same operands (names, and whether
-they are numbers, vectors or matrices) and the same outputs differs from it in a formula at most.
+**Withholding.** Only the curated bank is ever shown, never a kept kernel. For task T an example is withheld when
 
-**Selection.** All that are left, where they fit. Otherwise by rung, lowest first, as long as the next one fits: the ladder
-teaches from the bottom. Shown in ladder order, so that the prefix is the same text every time.
+1. it is T's own (equal id);
+2. one of its programs has the digest of T's own example, or a `similarity` of 0.9 or more to it;
+3. it gives T's results: one of its programs, of T's kind, has outputs of the same names, dimensions and widths as T, all of
+   them and no more, or all of them where T has several. That is the same kernel up to an activation, a row scale in front
+   or one more output: `gemm_swiglu` for GeGLU, `rms_rope` for RoPE, `swiglu_backward` for every gated backward.
+4. it could be called in T's place: a plan with T's inputs and outputs.
+
+Programs inside a plan count one by one, so a plan that contains the answer is withheld; an ingredient of T (T a plan) is
+not.
+
+**Selection.** First what T needs: of the examples that are left, those that teach a primitive or idiom that T needs
+(`needs`) and no chosen one does; each time the one that adds most, of equals the lower rung. Then the others from the
+bottom of the ladder, as long as the next one fits. Sizes are estimates, four characters to a token. What is chosen is
+shown in ladder order. All of it is a pure function of task and bank, so the prefix of a prompt is the same bytes in every
+round.
 
 Everything here is a pure function of its arguments but `examples`, which reads the bank.
 """
@@ -26,21 +35,22 @@ import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import examples_curated
 from coda.plan import Plan
 from coda.program import EpilogueProgram
 
+from ..settings import EXAMPLE_TOKENS
 from ..task import Task
+from .frame import Results, results, results_of
+from .needs import needs, teaches
 
 Program = EpilogueProgram | Plan
 
 NEAR = 0.9
 """From this similarity on, an example is a near-duplicate."""
-BUDGET_TOKENS = 24_000
-"""For examples; the whole curated bank takes about half of it."""
-_RANK = {"scalar": 0, "row": 1, "col": 1, "tile": 2}
+CHARACTERS_PER_TOKEN = 4
 
 
 @dataclass(frozen=True)
@@ -55,8 +65,8 @@ class Example:
 
     @property
     def tokens(self) -> int:
-        """On the high side, as `agent.llm.protocol.estimate_tokens` counts."""
-        return 2 * len(self.source.encode()) // 5 + 8
+        """An estimate, four characters to a token."""
+        return -(-len(self.source) // CHARACTERS_PER_TOKEN)
 
 
 @dataclass(frozen=True)
@@ -66,22 +76,37 @@ class Shown:
     examples: tuple[Example, ...]
     withheld: Mapping[str, str]
     """Id -> why it is not shown."""
+    untaught: tuple[str, ...] = ()
+    """What the task needs and no example that is shown teaches."""
+    budget: int = EXAMPLE_TOKENS
 
     @property
     def ids(self) -> tuple[str, ...]:
         """In ladder order."""
         return tuple(e.id for e in self.examples)
 
+    @property
+    def tokens(self) -> int:
+        """Of the examples, estimated."""
+        return sum(e.tokens for e in self.examples)
+
 
 @dataclass(frozen=True)
 class Interface:
-    """What a kernel takes and gives: names, with the number of dimensions."""
+    """What a kernel takes and gives."""
 
-    operands: frozenset[tuple[str, int]]
-    """Of an epilogue or a pointwise program, without a GEMM's two matrices."""
-    inputs: frozenset[tuple[str, int]]
-    """Of a plan."""
-    outputs: frozenset[str]
+    kind: str
+    """epilogue, pointwise or plan."""
+    inputs: frozenset[str]
+    """Names, as a plan takes them."""
+    results: Results
+    needs: frozenset[str] = field(default=frozenset())
+    """Primitives and idioms of a solution."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Of the results."""
+        return frozenset(name for name, _, _ in self.results)
 
 
 @functools.cache
@@ -93,31 +118,50 @@ def examples() -> tuple[Example, ...]:
     )
 
 
+def interface_of(task: Task, bank: Iterable[Example] = ()) -> Interface:
+    """What a candidate for the task must have, and what it needs to know."""
+    return Interface(task.kind, frozenset(i.name for i in task.inputs), results(task), needs(task, bank))
+
+
 def choose(
     task_id: str,
     bank: Sequence[Example],
     *,
-    budget: int = BUDGET_TOKENS,
+    budget: int = EXAMPLE_TOKENS,
     show_own: bool = False,
     interface: Interface | None = None,
 ) -> Shown:
     """What the prompt for a task shows. `show_own` withholds nothing: a person asked for it, and it is recorded."""
     withheld = {} if show_own else withhold(task_id, bank, interface)
     left = [e for e in sorted(bank, key=lambda e: (e.rung, e.id)) if e.id not in withheld]
-    chosen = select(left, budget)
+    wanted = interface.needs if interface is not None else frozenset[str]()
+    chosen = select(left, budget, wanted)
     over = {e.id: f"over the budget of {budget} tokens for examples" for e in left if e not in chosen}
-    return Shown(chosen, {**withheld, **over})
+    taught = frozenset[str]().union(*(teaches(e) for e in chosen))
+    return Shown(chosen, {**withheld, **over}, tuple(sorted(wanted - taught)), budget)
 
 
-def select(left: Sequence[Example], budget: int) -> tuple[Example, ...]:
-    """The longest beginning of the ladder that fits."""
+def select(left: Sequence[Example], budget: int, wanted: frozenset[str] = frozenset()) -> tuple[Example, ...]:
+    """Those that teach what is wanted, then the longest beginning of the ladder that fits; in the order of `left`."""
     chosen: list[Example] = []
+    open_needs = set(wanted)
+    words = {e.id: teaches(e) for e in left} if wanted else {}
+    while open_needs:
+        fitting = [e for e in left if e not in chosen and e.tokens <= budget and words[e.id] & open_needs]
+        if not fitting:
+            break
+        best = max(fitting, key=lambda e: len(words[e.id] & open_needs))  # of equals the first: the lower rung
+        chosen.append(best)
+        budget -= best.tokens
+        open_needs -= words[best.id]
     for example in left:
+        if example in chosen:
+            continue
         budget -= example.tokens
         if budget < 0:
             break
         chosen.append(example)
-    return tuple(chosen)
+    return tuple(e for e in left if e in chosen)
 
 
 def withhold(task_id: str, bank: Iterable[Example], interface: Interface | None = None) -> dict[str, str]:
@@ -128,28 +172,30 @@ def withhold(task_id: str, bank: Iterable[Example], interface: Interface | None 
     for example in bank:
         if example.id == task_id:
             reasons[example.id] = "it is the task's own"
-        elif own is not None and (why := _too_near(own.program, example.program)):
+        elif (own is not None and (why := _too_near(own.program, example.program))) or (
+            interface is not None and (why := _gives(example.program, interface))
+        ):
             reasons[example.id] = why
-        elif own is None and interface is not None and _offers(example.program, interface):
-            reasons[example.id] = "it has the task's interface"
     return reasons
 
 
-def interface_of(task: Task) -> Interface:
-    """The interface that a candidate for the task must have."""
-    operands = frozenset((i.name, len(i.shape)) for i in task.inputs if i.role not in ("a", "b"))
-    matrices = frozenset((i.name, len(i.shape)) for i in task.inputs if i.role in ("a", "b"))
-    return Interface(operands, operands | matrices, frozenset(o.name for o in task.outputs))
-
-
-def _offers(program: Program, interface: Interface) -> bool:
-    """Whether a program could be called in place of the task's answer."""
-    if frozenset(o.name for o in program.outputs) != interface.outputs:
-        return False
+def _gives(program: Program, interface: Interface) -> str | None:
+    """Why a program is the task's answer but for a formula."""
     if isinstance(program, Plan):
-        return {name for name, _, _ in program.inputs} == {name for name, _ in interface.inputs}
-    found = frozenset((o.name, _RANK[o.kind]) for o in program.operands)
-    return found == interface.operands
+        outputs = frozenset(o.name for o in program.outputs)
+        if interface.kind == "plan" and _same(outputs, interface.names):
+            return "it gives the task's results"
+        if outputs == interface.names and {name for name, _, _ in program.inputs} == interface.inputs:
+            return "it has the task's interface"
+    for part in (program, *_parts(program)):
+        if part.kind == interface.kind and part.kind != "plan" and _same(results_of(part), interface.results):
+            return "it gives the task's results"
+    return None
+
+
+def _same(given: frozenset[object], wanted: frozenset[object]) -> bool:
+    """All of the results and no more, or all of several."""
+    return given == wanted or (len(wanted) > 1 and wanted <= given)
 
 
 def _too_near(own: Program, other: Program) -> str | None:

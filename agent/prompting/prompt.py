@@ -32,6 +32,7 @@ from ..task import Input, Result, Task, lengths
 from ..verify.vocabulary import BUILTINS
 from .bank import Example
 from .feedback import Feedback, Refused, UnusableReply
+from .frame import frame
 from .quoting import fenced, quote
 from .vocabulary import primitive_classes, schedule_fields
 
@@ -156,12 +157,12 @@ def _use(task: Task, i: Input) -> str:
 
 def annotate(task: Task, i: Input) -> str | None:
     """The annotation that follows from the shape, relative to the GEMM's (M, N) or a pointwise task's first matrix."""
-    frame = _frame(task)
-    if frame is None or not i.shape:
+    found = frame(task)
+    if found is None or not i.shape:
         return None if i.shape else "Scalar"
     if len(i.shape) == 1 and i.shape[0].isdecimal():  # as long whatever N is: it repeats
         return f"RowVector(period={i.shape[0]})"
-    m, n, dims = frame
+    m, n, dims = found
     size = lengths(i.shape, dims)
     if len(size) == 1:
         if size[0] == m:
@@ -173,22 +174,6 @@ def annotate(task: Task, i: Input) -> str | None:
 def _sized(name: str, width: Fraction) -> str | None:
     spelled = {Fraction(1): name, Fraction(2): f"{name}(width=2)", Fraction(1, 2): f"{name}(width=0.5)"}
     return spelled.get(width)
-
-
-def _frame(task: Task) -> tuple[int, int, dict[str, int]] | None:
-    """M and N at sizes whose ratios tell symbols apart, with those sizes."""
-    names = sorted({name for shape in task.shapes for name in shape.dims})
-    dims = {name: 64 * prime for name, prime in zip(names, (101, 103, 107, 109, 113, 127, 131, 137), strict=False)}
-    if len(dims) < len(names):
-        return None
-    by_role = {i.role: i for i in task.inputs if i.role in ("a", "b")}
-    if len(by_role) == 2:
-        return lengths(by_role["a"].shape, dims)[0], lengths(by_role["b"].shape, dims)[1], dims
-    first = next((i for i in task.inputs if len(i.shape) == 2), None)
-    if first is None or task.kind == "plan":
-        return None
-    m, n = lengths(first.shape, dims)
-    return m, n, dims
 
 
 def _shape(shape: tuple[str, ...]) -> str:

@@ -66,6 +66,10 @@ class RunInfo(Record):
     """Ids of the examples in the prompt, in order."""
     withheld: dict[str, str] = Field(default_factory=dict)
     """Id of an example that was not shown -> why."""
+    example_tokens: int | None = None
+    """Of the examples in the prompt, estimated at four characters each."""
+    untaught: tuple[str, ...] = ()
+    """Primitives and idioms that the task needs and no example in the prompt shows."""
     settings: dict[str, JsonValue] = Field(default_factory=dict)
     environment: Environment
 
