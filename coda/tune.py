@@ -1,6 +1,7 @@
 """Which backend runs a program on a problem, and with which schedule.
 
     choose   the backend asked for, or the best one that supports the program here; its schedule
+    order    the fused backends as an untuned call prefers them
 
 In this order: what a call names (`backend=`, `config=`, CODA_BACKEND), what was measured for exactly this program, problem and
 machine (`coda.schedules`), the shipped heuristic. `auto` takes a fused backend on a GPU and the reference elsewhere; what was
@@ -130,11 +131,14 @@ def _auto(program: EpilogueProgram, problem: Problem, known: Entry | None) -> Ba
     return chosen
 
 
+def order(problem: Problem) -> tuple[str, ...]:
+    """The fused backends by name, the first choice of an untuned call first."""
+    return tuple(name for name in (SMALL if problem.m * problem.n <= FEW else LARGE) if name != "reference")
+
+
 def usable(program: EpilogueProgram, problem: Problem) -> Iterator[Backend]:
     """The fused backends that can run a program on a problem in this process, the first choice first."""
-    for name in SMALL if problem.m * problem.n <= FEW else LARGE:
-        if name == "reference":
-            continue
+    for name in order(problem):
         try:
             backend = registry.get(name)
         except BackendUnavailable as error:

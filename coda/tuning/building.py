@@ -1,0 +1,119 @@
+"""Every candidate compiled for a GPU that need not be here.
+
+    compile_only   jobs and an architecture in; registers, spills and shared memory of each candidate out
+    Built          one of them
+
+It needs no GPU, measures nothing and keeps nothing: it shows what a program's candidates cost, and that they compile.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from coda.backends import registry
+from coda.backends.registry import Backend
+from coda.errors import BackendUnavailable
+from coda.problem import Schedule
+from coda.tune import order
+from coda.tuning import steps
+from coda.tuning.contest import OF_ERRORS, contestants
+from coda.tuning.crew import Answer, Crew
+from coda.tuning.jobs import Job
+from coda.tuning.search import builders
+
+SECONDS = 330.0
+"""Of one candidate: what the slowest backend allows its own compiler, and the start of a process."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """One candidate of one job."""
+
+    job: Job
+    schedule: Schedule
+    status: Literal["built", "refused", "failed", "timeout", "crash"]
+    """`refused`: no kernel can have the schedule; `failed`: compiling raised something else."""
+    reason: str = ""
+    registers: int | None = None
+    """Per thread, of the GEMM kernel."""
+    spills: int | None = None
+    """Bytes of local memory per thread."""
+    shared_memory: int | None = None
+    """Bytes per block."""
+    seconds: float = 0.0
+
+
+def compile_only(
+    jobs: Sequence[Job],
+    arch: str,
+    *,
+    backends: Sequence[str] = (),
+    workers: int | None = None,
+    on_built: Callable[[Built, int, int], None] | None = None,
+) -> list[Built]:
+    """Compile every candidate of every job for `arch`, in parallel processes. `on_built` hears each with its number and the
+    number of all. Never raises for what a candidate does."""
+    wanted = [
+        (job, c.schedule, c.status, c.reason)
+        for job in _at(jobs, arch)
+        for c in contestants(job, _can(job, backends), None)
+    ]
+    found: dict[int, Built] = {}
+
+    def ended(at: int, built: Built) -> None:
+        found[at] = built
+        if on_built is not None:
+            on_built(built, len(found), len(wanted))
+
+    with Crew(workers if workers is not None else builders(())) as crew:
+        for at, (job, schedule, status, reason) in enumerate(wanted):
+            if status == "refused":  # a submitted one that its backend does not take
+                ended(at, Built(job, schedule, "refused", reason))
+                continue
+            request = {**steps.request_of(job.program, job.problem), "step": "build", "arch": arch}
+            request |= {"modules": dict(registry.MODULES), "schedule": schedule.to_dict()}
+
+            def done(answer: Answer, at: int = at, job: Job = job, schedule: Schedule = schedule) -> None:
+                ended(at, _built(job, schedule, answer))
+
+            crew.submit(request, SECONDS, done)
+        while len(found) < len(wanted):
+            crew.pump(1.0)
+    return [found[at] for at in range(len(wanted))]
+
+
+def _at(jobs: Sequence[Job], arch: str) -> list[Job]:
+    return [dataclasses.replace(job, problem=dataclasses.replace(job.problem, arch=arch)) for job in jobs]
+
+
+def _can(job: Job, names: Sequence[str]) -> list[Backend]:
+    """Backends whose packages are here and that can express the program."""
+    found = []
+    for name in names or order(job.problem):
+        try:
+            backend = registry.get(name)
+        except BackendUnavailable:
+            continue
+        if backend.supports(job.program, job.problem).ok:
+            found.append(backend)
+    return found
+
+
+def _built(job: Job, schedule: Schedule, answer: Answer) -> Built:
+    if answer.kind == "value":
+        told = answer.value
+        return Built(
+            job,
+            schedule,
+            "built",
+            registers=told["registers"],
+            spills=told["spills"],
+            shared_memory=told["shared_memory"],
+            seconds=round(told["seconds"], 3),
+        )
+    if answer.kind == "error":
+        return Built(job, schedule, "refused" if answer.code in OF_ERRORS else "failed", answer.reason)
+    return Built(job, schedule, answer.kind, answer.reason)
