@@ -17,12 +17,15 @@ into `--json`, and exits with `exit_code` (2 usage, 4 refused by a gate, 5 envir
     │   ├── InvalidTask             2  a task file that cannot be used
     │   ├── UnknownRun              2  no run folder of that name
     │   ├── RunMismatch             2  a run cannot be resumed as another task
+    │   ├── CampaignConflict        2  a record of an authoring run that its campaign cannot take
+    │   ├── RunUnfinished           2  a run that has not ended, where its outcome is asked for
     │   ├── UnknownSubject          2  no run, kernel, task or example of that name
     │   └── NotConfirmed            2  a question was not answered with yes
     ├── RunLocked                   5  another process works on this run
     ├── RunDamaged                  5  a run folder that cannot be read
     ├── TaskRefused                 4  the judge found the task itself at fault
     ├── JudgeUnavailable            5  the judge could not do its work on this machine
+    ├── CampaignDamaged             5  a committed record of an authoring run that cannot be read
     ├── FolderUnusable              5  a folder that results go to cannot be written to
     ├── NotKept                     5  a kernel passed and its folder could not be written
     ├── KernelDamaged               5  a kept kernel whose files cannot be read
@@ -226,6 +229,24 @@ class RunDamaged(AgentError):
     """A run folder that cannot be read."""
 
     code = "run-damaged"
+
+
+class CampaignConflict(UsageError):
+    """A campaign has one run of a task, under a name that is a folder's."""
+
+    code = "campaign-conflict"
+
+
+class RunUnfinished(UsageError):
+    """A run without a last word has no outcome to publish."""
+
+    code = "run-unfinished"
+
+
+class CampaignDamaged(AgentError):
+    """A committed record of an authoring run that cannot be read."""
+
+    code = "campaign-damaged"
 
 
 class FolderUnusable(AgentError):

@@ -11,6 +11,12 @@ Modules, in the order in which they build on each other:
     review.py     judges it again from scratch, and writes both
     promote.py    a named person vouches for it, inside an envelope
     compare.py    kernels side by side, with what was measured and what was not
+    campaigns.py  authoring runs as small committed records
+    duels.py      who is how fast at one task and size, by side
+    leaderboard.py  all of that over the whole bank, and the tables of the documents
+    charts.py     the geometry of its pictures
+    board_page.py   its page, self-contained, from templates/
+    reverify.py   proves every curated and kept kernel again
 
 The folders themselves are the package `authored_kernels`, which imports nothing of the tool.
 """

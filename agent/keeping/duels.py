@@ -1,0 +1,373 @@
+"""Who is how fast at one task and size: times by side, and what may be concluded from them.
+
+    Row        one task in one measured setting: the times of each side, the floor, the plain GEMM
+    Time       one side's time
+    Duel       one side against another: ratio, interval, and the word that they support
+    rows_of    every Row of a task, from the records of its kernels
+    tallies    geometric means, wins, losses and draws per size
+    size_of    the family of sizes that a setting belongs to
+
+The sides: `llm`, kernels written through the tool; `project`, the curated example; `human`, kernels that people wrote in a named
+package, or through the tool; `compile`, torch.compile in its better mode. Of several kernels of a side the best at that setting
+counts, for every side alike.
+
+A row is anchored in one run. What was measured in another run only is carried over by its ratio to a peer of both, with the
+intervals of both, and is marked: clocks differ between runs. Equal digests are the same program, which nobody wins. A record that
+needs a person's look (`SUSPECT`) is shown and wins nothing. Neighbours: `leaderboard` does this for the whole bank, `compare` for
+kernels that a person names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from coda.bench.record import BenchRecord, Measured
+from coda.bench.timing import NOISE
+
+from . import measured
+from .compare import COMMON, Subject
+
+Side = Literal["llm", "human", "project", "compile"]
+Word = Literal["faster", "slower", "no difference", "same program"]
+SIDES: tuple[Side, ...] = ("llm", "human", "project", "compile")
+COMPILED = ("compile", "max-autotune")
+CEILING = "cublas"
+SMALL_M = 4096
+"""Fewer rows than this are a family of sizes of their own: the GEMM does not fill the GPU."""
+WIDTH = 1024
+"""A length from which on it is a model's width, and not a number of experts or heads."""
+ALL = "all sizes"
+
+
+@dataclass(frozen=True)
+class Time:
+    """One side in one setting. Microseconds."""
+
+    who: str
+    """A kernel's id, a package's name, or torch.compile's mode."""
+    us: float
+    low: float
+    high: float
+    through: str = ""
+    """The peer by which it was carried over from another run; empty where it was measured in this one."""
+
+
+@dataclass(frozen=True)
+class Duel:
+    """`subject` against `against`: the other's time over the subject's, so that above 1 the subject is the faster one."""
+
+    subject: Side
+    against: Side
+    ratio: float
+    low: float
+    high: float
+    word: Word
+    """How the subject does."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One task in one measured setting."""
+
+    task: str
+    gpu: str
+    dtype: str
+    dims: Mapping[str, int]
+    size: str
+    times: Mapping[Side, Time]
+    floor_us: float
+    bound: str
+    cublas_us: float | None
+    """Of the plain GEMM in the same run."""
+    flops: int
+    bytes: int
+    bandwidth: float
+    gemm_flops: float | None
+    duels: tuple[Duel, ...]
+    same_program: bool
+    """Whether the model's kernel is the curated one."""
+    suspicion: tuple[str, ...]
+    """Of either kernel's record."""
+    notes: tuple[str, ...]
+    """What was measured and could not be put beside the rest."""
+
+    @property
+    def shape(self) -> str:
+        """As in every table."""
+        return measured.shape(self.dims)
+
+    @property
+    def anchor(self) -> Side:
+        """Whose run the times are of."""
+        return next(side for side in ("llm", "project", "human") if side in self.times)
+
+    def duel(self, subject: Side, against: Side) -> Duel | None:
+        """That one, where both were measured."""
+        return next((d for d in self.duels if (d.subject, d.against) == (subject, against)), None)
+
+
+@dataclass(frozen=True)
+class Tally:
+    """One side against another over the tasks of one size."""
+
+    gpu: str
+    dtype: str
+    size: str
+    subject: Side
+    against: Side
+    geomean: float | None
+    """Of the other's time over the subject's, over different programs; None where every program is the same."""
+    wins: int
+    losses: int
+    draws: int
+    same: int
+
+    @property
+    def count(self) -> int:
+        """Settings in all."""
+        return self.wins + self.losses + self.draws + self.same
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One variant of one run."""
+
+    who: str
+    record: BenchRecord
+    variant: Measured
+
+    @classmethod
+    def of(cls, subject: Subject, record: BenchRecord) -> _Entry:
+        return cls(subject.id, record, record.of(record.kernel))
+
+
+# rows -----------------------------------------------------------------------------------------------------------------
+
+
+def rows_of(task: str, kept: Sequence[Subject], example: Subject | None) -> Iterator[Row]:
+    """One row per setting in which a kernel of the task was measured."""
+    subjects = [*kept, *([example] if example is not None else [])]
+    for setting in dict.fromkeys(_setting(r) for s in subjects for r in s.found.records):
+        model = _best(_of_models(kept, example, setting))
+        own = _best(_Entry.of(example, r) for r in _at(example, setting)) if example is not None else None
+        people = [_Entry.of(s, r) for s in kept if s.author == "human" for r in _at(s, setting)]
+        anchor = model or own or _best(people)
+        if anchor is not None:
+            yield _row(task, anchor, model, own, people, same=_same(kept, example, model))
+
+
+def _setting(record: BenchRecord) -> tuple[str, str, str]:
+    return measured.gpu(record), measured.shape(record.dims), record.dtype
+
+
+def _at(subject: Subject, setting: tuple[str, str, str]) -> Iterator[BenchRecord]:
+    """The subject's record of this setting; of several the one with the most variants beside it, then the last."""
+    found = [r for r in subject.found.records if _setting(r) == setting]
+    if found:
+        yield max(reversed(found), key=lambda r: len(r.measured))
+
+
+def _of_models(kept: Sequence[Subject], example: Subject | None, setting: tuple[str, str, str]) -> Iterator[_Entry]:
+    """Every model's kernel here. One that is the curated program was measured where that was."""
+    for subject in kept:
+        if subject.author == "llm":
+            own = [_Entry.of(subject, r) for r in _at(subject, setting)]
+            same = example is not None and subject.digest == example.digest
+            yield from own or ([_Entry.of(subject, r) for r in _at(example, setting)] if example and same else [])
+
+
+def _best(entries: Iterable[_Entry]) -> _Entry | None:
+    """The one nearest to the floor of its own run; one beyond belief only where there is no other."""
+    return max(entries, key=lambda e: (not e.record.suspicion, e.record.floor.seconds / e.variant.median), default=None)
+
+
+def _same(kept: Sequence[Subject], example: Subject | None, model: _Entry | None) -> bool:
+    digests = {s.id: s.digest for s in kept}
+    return model is not None and example is not None and digests[model.who] == example.digest
+
+
+def _row(
+    task: str, anchor: _Entry, model: _Entry | None, own: _Entry | None, people: Sequence[_Entry], *, same: bool
+) -> Row:
+    record = anchor.record
+    runs = [e.record for e in (model, own) if e is not None] or [record]
+    entries = _opponents(record, runs, people)
+    notes: list[str] = []
+    if own is not None:
+        entries["project"] = own
+    else:
+        notes += [f"{m.name}: not the curated kernel of today" for m in _authored(record, "project")]
+    if model is not None:
+        entries["llm"] = model
+    times: dict[Side, Time] = {}
+    for side in SIDES:
+        if side in entries and (time := carried(record, entries[side])) is not None:
+            times[side] = time
+        elif side in entries:
+            notes.append(f"{entries[side].who}: measured in another run, without a peer that ran in both")
+    ceiling = next((m.median * 1e6 for m in record.measured if m.name == CEILING), None)
+    return Row(
+        task=task,
+        gpu=measured.gpu(record),
+        dtype=record.dtype,
+        dims=dict(record.dims),
+        size=size_of(record.dims),
+        times=times,
+        floor_us=record.floor.seconds * 1e6,
+        bound=record.floor.bound,
+        cublas_us=ceiling,
+        flops=record.floor.flops,
+        bytes=record.floor.bytes,
+        bandwidth=record.bandwidth,
+        gemm_flops=record.gemm_flops,
+        duels=tuple(_duels(model, own, runs, people, same=same)),
+        same_program=same,
+        suspicion=tuple(
+            dict.fromkeys(f"{e.who}: {e.record.suspicion}" for e in (model, own) if e and e.record.suspicion)
+        ),
+        notes=tuple(notes),
+    )
+
+
+def _authored(record: BenchRecord, author: str) -> list[Measured]:
+    """The peers of a run by who wrote them."""
+    return [m for m in record.measured if m.author == author and m.name not in (record.kernel, NOISE)]
+
+
+def _opponents(anchor: BenchRecord, runs: Sequence[BenchRecord], people: Sequence[_Entry]) -> dict[Side, _Entry]:
+    """The best human kernel and torch.compile's better mode; a peer counts where it ran beside the anchor, else where it ran."""
+    ordered = sorted(runs, key=lambda r: r is not anchor)  # stable: the anchor's own first
+    found: dict[Side, _Entry] = {}
+    humans: dict[str, _Entry] = {}
+    modes: dict[str, _Entry] = {}
+    for record in ordered:
+        for m in _authored(record, "human"):
+            humans.setdefault(m.name, _Entry(m.name, record, m))
+        for m in record.measured:
+            if m.name in COMPILED:
+                modes.setdefault(m.name, _Entry(m.name, record, m))
+    for entry in people:
+        humans.setdefault(entry.who, entry)
+    for side, named in (("human", humans), ("compile", modes)):
+        fit = [(time.us, entry) for entry in named.values() if (time := carried(anchor, entry)) is not None]
+        if fit:
+            found[side] = min(fit, key=lambda pair: pair[0])[1]  # type: ignore[index]
+    return found
+
+
+# comparing ------------------------------------------------------------------------------------------------------------
+
+
+def carried(anchor: BenchRecord, entry: _Entry) -> Time | None:
+    """A variant's time by the clock of the anchor's run; None where the two runs have no peer in common."""
+    if entry.record is anchor:
+        m = entry.variant
+        return Time(entry.who, m.median * 1e6, m.low * 1e6, m.high * 1e6)
+    peer = _common(anchor, entry.record)
+    if peer is None:
+        return None
+    ratio, low, high = _ratio(entry.record, entry.variant, entry.record.of(peer))
+    here = anchor.of(peer)
+    return Time(entry.who, ratio * here.median * 1e6, low * here.low * 1e6, high * here.high * 1e6, through=peer)
+
+
+def _common(one: BenchRecord, two: BenchRecord) -> str | None:
+    names = {m.name for m in one.measured} & {m.name for m in two.measured}
+    return next((name for name in COMMON if name in names), None)
+
+
+def _ratio(record: BenchRecord, mine: Measured, theirs: Measured) -> tuple[float, float, float]:
+    """Time over time within one run: of the run's pairs where it compared these two, else of the two medians."""
+    if mine.name == theirs.name:
+        return 1.0, 1.0, 1.0
+    for first, second, turned in ((mine, theirs, False), (theirs, mine, True)):
+        paired = next((c for c in record.compared if c.peer == second.name), None)
+        if paired is not None and first.name == record.kernel:
+            found = (paired.ratio, paired.low, paired.high)
+            return (1 / found[0], 1 / found[2], 1 / found[1]) if turned else found
+    return mine.median / theirs.median, mine.low / theirs.high, mine.high / theirs.low
+
+
+def _duels(
+    model: _Entry | None, own: _Entry | None, runs: Sequence[BenchRecord], people: Sequence[_Entry], *, same: bool
+) -> Iterator[Duel]:
+    """The model's kernel against every side, and the curated one against those that neither is."""
+    for side, entry in (("llm", model), ("project", own)):
+        if entry is None or entry.record.suspicion:
+            continue
+        for against, other in _opponents(entry.record, runs, people).items():
+            if (found := _duel(side, entry, against, other)) is not None:  # type: ignore[arg-type]
+                yield found
+        if side == "llm" and own is not None and not own.record.suspicion:
+            if same:
+                yield Duel("llm", "project", 1.0, 1.0, 1.0, "same program")
+            elif (found := _duel("llm", entry, "project", own)) is not None:
+                yield found
+
+
+def _duel(side: Side, entry: _Entry, against: Side, other: _Entry) -> Duel | None:
+    """The rule of a single run (`coda.bench.timing.compare`) on its own word, or on intervals carried over."""
+    record = entry.record
+    if other.record is record:
+        ratio, low, high = _ratio(record, entry.variant, other.variant)
+        said = next((c.word for c in record.compared if c.peer == other.variant.name), None)
+        floor = record.noise_floor
+    else:
+        peer = _common(record, other.record)
+        if peer is None:
+            return None
+        mine, m_low, m_high = _ratio(record, entry.variant, record.of(peer))
+        theirs, t_low, t_high = _ratio(other.record, other.variant, other.record.of(peer))
+        ratio, low, high = mine / theirs, m_low / t_high, m_high / t_low
+        said, floor = None, max(record.noise_floor, other.record.noise_floor)
+    word = said or ("faster" if high < 1 - floor else "slower" if low > 1 + floor else "no difference")
+    return Duel(side, against, 1 / ratio, 1 / high, 1 / low, word)  # type: ignore[arg-type]
+
+
+# sizes and sums -------------------------------------------------------------------------------------------------------
+
+
+def size_of(dims: Mapping[str, int]) -> str:
+    """Few rows: "M = 512". Else the width of the model, the smallest of the other lengths that can be one."""
+    rows = dims.get("M", 0)
+    if 0 < rows < SMALL_M:
+        return f"M = {rows}"
+    wide = [n for name, n in dims.items() if name != "M" and n >= WIDTH]
+    return str(min(wide, default=max(dims.values(), default=0)))
+
+
+def size_key(size: str) -> tuple[bool, int]:
+    """Widths first, then few rows, each by its number; all together last."""
+    return not size.isdecimal(), int("".join(c for c in size if c.isdigit()) or 1 << 62)
+
+
+def tallies(rows: Sequence[Row]) -> tuple[Tally, ...]:
+    """Per GPU, dtype, size and pair of sides; with all sizes together where there are several."""
+    groups: dict[tuple[str, str, str, Side, Side], list[Duel]] = {}
+    sizes: dict[tuple[str, str], set[str]] = {}
+    for row in rows:
+        sizes.setdefault((row.gpu, row.dtype), set()).add(row.size)
+        for duel in row.duels:
+            for size in (row.size, ALL):
+                groups.setdefault((row.gpu, row.dtype, size, duel.subject, duel.against), []).append(duel)
+    found = [_tally(key, duels) for key, duels in groups.items() if key[2] != ALL or len(sizes[key[0], key[1]]) > 1]
+    return tuple(
+        sorted(found, key=lambda t: (t.gpu, t.dtype, SIDES.index(t.subject), SIDES.index(t.against), size_key(t.size)))
+    )
+
+
+def _tally(key: tuple[str, str, str, Side, Side], duels: Sequence[Duel]) -> Tally:
+    told = [d for d in duels if d.word != "same program"]
+    mean = math.exp(math.fsum(math.log(d.ratio) for d in told) / len(told)) if told else None
+    words = [d.word for d in duels]
+    return Tally(
+        *key,
+        geomean=mean,
+        wins=words.count("faster"),
+        losses=words.count("slower"),
+        draws=words.count("no difference"),
+        same=words.count("same program"),
+    )
