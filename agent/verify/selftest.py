@@ -26,11 +26,11 @@ from coda.bench.timing import Sample
 from ..records import REQUIRED, GateName, GateRecord, Record, Status
 from ..task import Task, cards, load
 from . import exploits, tracer
-from .bench import Race, race
 from .blame import blame
 from .exploits import ABSENT, RUNNERS, SOURCES, TASK, UNSAFE, Source
 from .judge import Limits, Options, judge
 from .numerics import Case, cases, check
+from .racing import Race, race
 from .runner import Runner
 from .subject import Subject
 from .worker import WorkerError, WorkerOutcome, run_worker

@@ -1,40 +1,28 @@
 """What people use today, by name: what a kernel is compared with.
 
-    Setting     what a peer is built for: the task's baseline, inputs, GEMM sizes
-    Peer        name, who wrote it, whether it is installed and applies, and how to build the call
+    Peer        name, who wrote it, which package
     PEERS       all of them, in the order of tables
+    ADAPTERS    (peer, task id) -> candidates, from `adapters/`
     lineup      every peer for a task with "ready", "not installed" or "not applicable" and the reason: never a silent skip
+    build       the candidates of a peer
 
 `eager`, `compile` and `max-autotune` run the task's baseline; `cublas` is the plain GEMM alone, the ceiling of what a fused
-kernel can reach and not a competitor. Packages come through adapters, one per (package, task), in `ADAPTERS`.
+kernel can reach and not a competitor. A peer may have several candidates (quack-kernels: one per configuration): each is
+timed, and the fastest stands for the peer.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Any, Literal
+from typing import Literal
 
-Outputs = Mapping[str, Any]
-Build = Callable[["Setting"], Callable[[Mapping[str, Any]], Outputs]]
+from coda.bench.adapters import cut_cross_entropy, flashinfer, liger, pytorch, quack
+from coda.bench.candidates import Build, Candidate, Outputs, Setting
+
 State = Literal["ready", "not installed", "not applicable"]
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What a peer is built for."""
-
-    task_id: str
-    baseline: Callable[..., Any]
-    """Takes every input by name, returns the outputs by name."""
-    inputs: Mapping[str, Any]
-    """One set, for sizes and dtypes; calls get sets of their own."""
-    gemms: tuple[tuple[int, int, int], ...] = ()
-    """(M, N, K) of every GEMM."""
-    a_b: tuple[str, str] | None = None
-    """Names of the inputs that are the one GEMM's."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +60,7 @@ PEERS: dict[str, Peer] = {
     for p in (
         Peer("eager", "tool", "torch", "torch", True),
         Peer("compile", "tool", "torch", "torch", True),
+        Peer("compile-halves", "tool", "torch", "torch", True),
         Peer("max-autotune", "tool", "torch", "torch", True),
         Peer("cublas", "tool", "torch", "torch", False),
         Peer("quack", "human", "quack", "quack-kernels", True),
@@ -84,71 +73,55 @@ PEERS: dict[str, Peer] = {
 ALWAYS = ("eager", "compile", "max-autotune", "cublas")
 """Apply to every task."""
 
-ADAPTERS: dict[tuple[str, str], Build] = {}
+ADAPTERS: dict[tuple[str, str], Build] = {
+    (peer, task_id): build
+    for peer, adapters in (
+        ("compile-halves", pytorch.ADAPTERS),
+        ("quack", quack.ADAPTERS),
+        ("liger", liger.ADAPTERS),
+        ("flashinfer", flashinfer.ADAPTERS),
+        ("cut-cross-entropy", cut_cross_entropy.ADAPTERS),
+    )
+    for task_id, build in adapters.items()
+}
 """(peer, task id) -> how to call the package for it."""
 
 
 def lineup(task_id: str, named: Sequence[str] = (), *, gemms: int = 1) -> list[Entry]:
-    """Every peer that applies always or that the task names, with its state; unknown names are entries too."""
+    """Every peer with its state on a task; names that are no peer are entries too."""
     found = []
-    for name in dict.fromkeys((*ALWAYS, *named)):
+    for name in dict.fromkeys((*PEERS, *named)):
         peer = PEERS.get(name) or Peer(name, "human", name, name, True)
         found.append(_entry(peer, task_id, gemms))
     return found
 
 
 def _entry(peer: Peer, task_id: str, gemms: int) -> Entry:
+    if peer.name not in ALWAYS and (peer.name, task_id) not in ADAPTERS:
+        return Entry(peer, "not applicable", f"{peer.distribution} has no kernel for the mathematics of {task_id}")
     if importlib.util.find_spec(peer.package) is None:
         return Entry(peer, "not installed", f"pip install {peer.distribution}")
     if peer.name == "cublas" and gemms == 0:
         return Entry(peer, "not applicable", "the task has no GEMM")
-    if peer.name not in ALWAYS and (peer.name, task_id) not in ADAPTERS:
-        return Entry(peer, "not applicable", f"there is no adapter of {peer.distribution} for {task_id}")
     return Entry(peer, "ready")
 
 
-def build(name: str, setting: Setting) -> Callable[[Mapping[str, Any]], Outputs]:
-    """The call of a ready peer: inputs by name in, outputs by name out (`cublas`: the products)."""
-    if name in ADAPTERS_ALWAYS:
-        return ADAPTERS_ALWAYS[name](setting)
-    return ADAPTERS[name, setting.task_id](setting)
+def build(name: str, setting: Setting) -> Mapping[str, Candidate]:
+    """The candidates of a ready peer by the names under which they are timed. Raises what its package raises."""
+    make = pytorch.ALWAYS.get(name) or ADAPTERS[name, setting.task_id]
+    return make(setting)
 
 
-def _eager(setting: Setting) -> Callable[[Mapping[str, Any]], Outputs]:
-    return lambda inputs: setting.baseline(**inputs)
-
-
-def _compiled(mode: str | None) -> Build:
-    def make(setting: Setting) -> Callable[[Mapping[str, Any]], Outputs]:
-        import torch
-
-        compiled = torch.compile(setting.baseline, dynamic=False, fullgraph=True, mode=mode)
-        return lambda inputs: compiled(**inputs)
-
-    return make
-
-
-def _cublas(setting: Setting) -> Callable[[Mapping[str, Any]], Outputs]:
-    """The GEMMs alone: the task's own matrices where they are known, else random ones of the same sizes."""
-    import torch
-
-    if setting.a_b is not None:
-        a, b = setting.a_b
-        return lambda inputs: {"product": inputs[a] @ inputs[b]}
-    like = next(x for x in setting.inputs.values() if isinstance(x, torch.Tensor) and x.is_floating_point())
-    pairs = [
-        (
-            torch.randn(m, k, device=like.device).to(like.dtype),
-            (torch.randn(k, n, device=like.device) / max(k, 1) ** 0.5).to(like.dtype),
-        )
-        for m, n, k in setting.gemms
-    ]
-    return lambda inputs: {f"product{i}": a @ b for i, (a, b) in enumerate(pairs)}
-
-
-ADAPTERS_ALWAYS: dict[str, Build] = {
-    "eager": _eager,
-    "compile": _compiled(None),
-    "max-autotune": _compiled("max-autotune-no-cudagraphs"),
-    "cublas": _cublas,
-}
+__all__ = [
+    "ADAPTERS",
+    "ALWAYS",
+    "PEERS",
+    "Candidate",
+    "Entry",
+    "Outputs",
+    "Peer",
+    "Setting",
+    "State",
+    "build",
+    "lineup",
+]

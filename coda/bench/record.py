@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import platform
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -18,6 +19,15 @@ from coda.bench.roofline import Floor
 from coda.bench.timing import NOISE, Timings, current_gpu
 
 FORMAT = "coda.bench/1"
+DISTRIBUTIONS = (
+    "triton",
+    "quack-kernels",
+    "nvidia-cutlass-dsl",
+    "liger-kernel",
+    "flashinfer-python",
+    "cut-cross-entropy",
+)
+"""Whose versions a number may depend on."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +45,20 @@ class Measured:
     p80: float
     host: float
     config: Mapping[str, Any] = field(default_factory=dict)
+    peer: str = ""
+    """The peer of which this is a candidate; empty for kernels, ceilings and the noise twin."""
+    note: str = ""
+    """Of a peer: what is done outside the timed region, and what PyTorch does around the package's kernel."""
+
+    @property
+    def mean(self) -> float:
+        """Of all samples, as some publish it."""
+        return statistics.fmean(self.samples)
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the samples."""
+        return statistics.stdev(self.samples)
 
 
 @dataclass(frozen=True)
@@ -46,6 +70,8 @@ class Compared:
     low: float
     high: float
     word: str
+    variant: str = ""
+    """The fastest of the peer's candidates, with which it was compared; empty where it has only the one of its name."""
 
 
 @dataclass(frozen=True)
@@ -112,16 +138,30 @@ class BenchRecord:
 
 
 def measured(
-    timings: Timings, authors: Mapping[str, str], configs: Mapping[str, Mapping[str, Any]]
+    timings: Timings,
+    authors: Mapping[str, str],
+    configs: Mapping[str, Mapping[str, Any]],
+    peers: Mapping[str, str] | None = None,
+    notes: Mapping[str, str] | None = None,
 ) -> tuple[Measured, ...]:
-    """Every variant of a run, the noise twin included."""
+    """Every variant of a run, the noise twin included. Times are kept to the nanosecond: no clock sees less."""
     found = []
     for name in timings.samples:
         s = timings.summary(name)
-        author = authors.get(name, "tool" if name == NOISE else "")
         found.append(
             Measured(
-                name, author, s.samples, s.median, s.low, s.high, s.p20, s.p80, s.host, dict(configs.get(name, {}))
+                name,
+                authors.get(name, "tool" if name == NOISE else ""),
+                tuple(round(x, 9) for x in s.samples),
+                median=round(s.median, 9),
+                low=round(s.low, 9),
+                high=round(s.high, 9),
+                p20=round(s.p20, 9),
+                p80=round(s.p80, 9),
+                host=round(s.host, 9),
+                config=dict(configs.get(name, {})),
+                peer=(peers or {}).get(name, ""),
+                note=(notes or {}).get(name, ""),
             )
         )
     return tuple(found)
@@ -136,7 +176,7 @@ def environment() -> dict[str, str]:
         "torch": str(torch.__version__),
         "platform": f"{platform.system()} {platform.machine()}",
     }
-    for name in ("triton", "quack-kernels", "nvidia-cutlass-dsl", "liger-kernel"):
+    for name in DISTRIBUTIONS:
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

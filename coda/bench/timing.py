@@ -2,6 +2,7 @@
 
     CudaClock   one call: flush the L2, queue a backlog so that launching is not timed, events around the call
     measure     rounds over all variants in a rotated and reversed order; the first variant twice, as the noise floor
+    measure_published  the published protocol instead: each variant alone, 30 runs in a row, mean and standard deviation
     summary     median, quantiles and a bootstrap interval of one variant
     compare     the ratio of two variants, paired by round, with an interval and a word
     gpu_lock    one measurement per GPU at a time, across processes
@@ -58,6 +59,12 @@ class Clock(Protocol):
     def time(self, call: Callable[[], Any]) -> Sample: ...
 
 
+class BurstClock(Protocol):
+    """Times calls in a row."""
+
+    def burst(self, call: Callable[[int], Any], runs: int) -> list[Sample]: ...
+
+
 class CudaClock:
     """Events on the current stream. Needs a CUDA device."""
 
@@ -83,7 +90,12 @@ class CudaClock:
         return cycles / max(seconds, 1e-6)
 
     def time(self, call: Callable[[], Any]) -> Sample:
-        """Flush, backlog, events around the call; again with a longer backlog where the host was not done within it."""
+        """Flush, backlog, events around the call; again with a longer backlog where the host was not done within it.
+
+        The longer backlog stays for what follows, unless even the longest does not cover the call: that one waits for the
+        device, and nobody else need wait for it.
+        """
+        before = self._backlog_s
         sample = self._once(call)
         for _ in range(RETRIES):
             longer = longer_backlog(sample.host_s, self._backlog_s)
@@ -91,7 +103,25 @@ class CudaClock:
                 break
             self._backlog_s = longer
             sample = self._once(call)
+        if sample.host_s >= 0.7 * LONGEST_BACKLOG_S:
+            self._backlog_s = before
         return sample
+
+    def burst(self, call: Callable[[int], Any], runs: int) -> list[Sample]:
+        """So many calls in a row, each behind a flush, nothing waited for in between: the queue is the only backlog."""
+        torch, marks, hosts = self._torch, [], []
+        torch.cuda.synchronize()
+        for at in range(runs):
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            self._flush.zero_()
+            start.record()
+            host = time.perf_counter()
+            call(at)
+            hosts.append(time.perf_counter() - host)
+            end.record()
+            marks.append((start, end))
+        torch.cuda.synchronize()
+        return [Sample(a.elapsed_time(b) * 1e-3, h) for (a, b), h in zip(marks, hosts, strict=True)]
 
     def _once(self, call: Callable[[], Any]) -> Sample:
         torch = self._torch
@@ -186,6 +216,8 @@ class Timings:
     samples: Mapping[str, tuple[Sample, ...]]
     floor: float
     """The noise floor: how far a variant's ratio with itself may lie from 1."""
+    paired: bool = True
+    """Whether samples of one round belong together; else means are compared instead of pairs."""
 
     def summary(self, name: str) -> Summary:
         """One variant."""
@@ -193,8 +225,8 @@ class Timings:
 
     def compare(self, name: str, other: str) -> Ratio:
         """`name` against `other`."""
-        mine, theirs = self.samples[name], self.samples[other]
-        return compare([s.device_s for s in mine], [s.device_s for s in theirs], floor=self.floor)
+        mine, theirs = ([s.device_s for s in self.samples[n]] for n in (name, other))
+        return (compare if self.paired else compare_means)(mine, theirs, floor=self.floor)
 
 
 def measure(variants: Mapping[str, Call], clock: Clock, *, rounds: int, warmup: int = 3, seed: int = 0) -> Timings:
@@ -218,6 +250,27 @@ def measure(variants: Mapping[str, Call], clock: Clock, *, rounds: int, warmup: 
     return Timings(samples, max(MINIMUM_FLOOR, abs(low - 1), abs(high - 1)))
 
 
+PUBLISHED_RUNS = 30
+
+
+def measure_published(
+    variants: Mapping[str, Call], clock: BurstClock, *, runs: int = PUBLISHED_RUNS, warmup: int = 5
+) -> Timings:
+    """The protocol of arXiv 2605.19269: each variant by itself, `runs` calls in a row with a cold L2, mean and deviation.
+
+    Drift of the clocks between variants is not cancelled; the first variant is measured again at the end, and how far its
+    mean has moved is the noise floor.
+    """
+    found: dict[str, tuple[Sample, ...]] = {}
+    first = next(iter(variants))
+    for name, call in [*variants.items(), (NOISE, variants[first])]:
+        for at in range(warmup):
+            call(at)
+        found[name] = tuple(clock.burst(call, runs))
+    a, aa = (statistics.fmean(s.device_s for s in found[n]) for n in (first, NOISE))
+    return Timings(found, max(MINIMUM_FLOOR, abs(aa / a - 1)), paired=False)
+
+
 def summary(samples: Sequence[Sample]) -> Summary:
     """Median, quantiles, interval."""
     values = sorted(s.device_s for s in samples)
@@ -238,6 +291,22 @@ def compare(
     if seen and high < 1 - floor:
         word = "faster"
     elif seen and low > 1 + floor:
+        word = "slower"
+    return Ratio(ratio, low, high, word)
+
+
+def compare_means(
+    mine: Sequence[float], theirs: Sequence[float], *, floor: float = MINIMUM_FLOOR, tick: float = TICK_S
+) -> Ratio:
+    """The ratio of two means of samples that do not belong together, its 95 % interval from their deviations, and the word."""
+    a, b = statistics.fmean(mine), statistics.fmean(theirs)
+    ratio = a / b if b > 0 else math.inf
+    spread = math.hypot(*(statistics.stdev(x) / statistics.fmean(x) / math.sqrt(len(x)) for x in (mine, theirs)))
+    low, high = ratio * (1 - 1.96 * spread), ratio * (1 + 1.96 * spread)
+    word: Word = "no difference"
+    if abs(a - b) > tick and high < 1 - floor:
+        word = "faster"
+    elif abs(a - b) > tick and low > 1 + floor:
         word = "slower"
     return Ratio(ratio, low, high, word)
 

@@ -14,7 +14,7 @@ import torch
 
 from agent.records import GateRecord, Status
 from agent.task import load
-from agent.verify import bench, compile, exploits, selftest
+from agent.verify import bench, compile, entrants, exploits, racing, selftest
 from agent.verify.blame import Blamed
 from agent.verify.compile import _together, example_inputs, shapes
 from agent.verify.inputs import draw
@@ -215,6 +215,9 @@ class Clock:
         call()
         return Sample(self.takes * (1 + self.rng.gauss(0, 0.005)), 1e-5)
 
+    def burst(self, call: Callable[[int], Any], runs: int) -> list[Sample]:
+        return [self.time(lambda at=at: call(at)) for at in range(runs)]  # type: ignore[misc]
+
 
 Answer = tuple[Status, str, BenchRecord | None]
 
@@ -225,12 +228,14 @@ def raced(
     *,
     wrong_at: int | None = None,
     ceiling: float | None = 5e-4,
+    peer: str = "",
+    protocol: racing.Protocol = "default",
 ) -> Answer:
     clock = Clock()
     sets = [{"x": torch.full((4,), float(i + 1))} for i in range(3)]
     calls = 0
 
-    def variant(seconds: float, *, kernel: bool = False) -> bench.Variant:
+    def variant(seconds: float, *, kernel: bool = False) -> racing.Variant:
         def call(inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
             nonlocal calls
             calls += kernel
@@ -239,14 +244,14 @@ def raced(
 
         return call
 
-    contest = bench.Race(
+    contest = racing.Race(
         task="t", program_digest="d", dims={"M": 4}, kernels={n: variant(s, kernel=True) for n, s in kernels.items()},
         others={n: variant(s) for n, s in others.items()}, ceiling=variant(ceiling) if ceiling else None, flops=10**9,
         traffic=10**6, bandwidth=4e12, absent={"liger": "not installed"},
-        environment={"gpu": "a GPU", "driver": "1"},
+        environment={"gpu": "a GPU", "driver": "1"}, peer_of=dict.fromkeys(others, peer) if peer else {},
     )  # fmt: skip
-    check: bench.Check = lambda at, out: None if torch.equal(out["y"], sets[at]["x"] * 2) else "wrong"  # noqa: E731
-    return bench.race(contest, sets, check, clock, rounds=25, seed=1)
+    check: racing.Check = lambda at, out: None if torch.equal(out["y"], sets[at]["x"] * 2) else "wrong"  # noqa: E731
+    return racing.race(contest, sets, check, clock, rounds=25, seed=1, protocol=protocol)
 
 
 @pytest.mark.parametrize(
@@ -270,6 +275,30 @@ def test_the_word_is_about_the_best_peer(kernel: float, peers: dict[str, float],
     assert {m.author for m in record.measured} == {"candidate", "tool"}
 
 
+def test_the_fastest_candidate_stands_for_its_peer() -> None:
+    _, reason, record = raced({"triton": 1e-3}, {"quack[a]": 1.4e-3, "quack[b]": 1.1e-3}, peer="quack")
+    assert record is not None
+    (only,) = record.compared
+    assert (only.peer, only.variant) == ("quack", "quack[b]")
+    assert only.ratio == pytest.approx(1 / 1.1, rel=0.02)
+    assert "against quack[b]" in reason
+    assert {m.name: m.peer for m in record.measured if m.peer} == {"quack[a]": "quack", "quack[b]": "quack"}
+    assert {m.author for m in record.measured if m.peer} == {"human"}
+
+
+def test_the_published_protocol_gives_means_of_thirty_runs() -> None:
+    status, _, record = raced({"triton": 0.9e-3}, {"compile": 1e-3}, protocol="paper")
+    assert status is Status.PASS
+    assert record is not None
+    assert record.protocol["name"] == "paper"
+    assert not record.protocol["interleaved"]
+    assert {len(m.samples) for m in record.measured} == {30}
+    kernel = record.of("triton")
+    assert kernel.mean == pytest.approx(0.9e-3, rel=0.01)
+    assert 0 < kernel.deviation < 0.02 * kernel.mean
+    assert BenchRecord.from_json(record.to_json()) == record
+
+
 def test_the_best_backend_counts() -> None:
     _, _, record = raced({"triton": 1.2e-3, "cutedsl": 0.9e-3}, {"compile": 1e-3})
     assert record is not None
@@ -288,18 +317,83 @@ def test_the_environment_of_the_numbers_is_in_the_record() -> None:
     assert record.environment == {"gpu": "a GPU", "driver": "1"}
 
 
-def test_a_peer_whose_output_is_wrong_does_not_race(monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = {"liger": lambda inputs: {"y": inputs["x"] * 3}, "cublas": lambda inputs: {"product": inputs["x"]}}
-    monkeypatch.setattr(peers, "build", lambda name, setting: wrong.get(name, lambda inputs: {"y": inputs["x"] * 2}))
-    lineup = [peers.Entry(peers.PEERS[n], "ready") for n in ("eager", "liger", "cublas")]
-    monkeypatch.setattr(peers, "lineup", lambda *_, **__: lineup)
+def candidates(**runs: Callable[[Mapping[str, Any]], Any]) -> dict[str, peers.Candidate]:
+    return {name: peers.Candidate(run) for name, run in runs.items()}
+
+
+def entered(
+    monkeypatch: pytest.MonkeyPatch, built: Mapping[str, Mapping[str, peers.Candidate]], **payload: Any
+) -> entrants.Entrants:
+    """Peers of the test's own on a task whose output is twice its input."""
+    monkeypatch.setattr(peers, "build", lambda name, setting: built[name])
+    monkeypatch.setattr(peers, "lineup", lambda *_, **__: [peers.Entry(peers.PEERS[n], "ready") for n in built])
     x = torch.ones(4)
-    check: bench.Check = lambda at, out: None if torch.equal(out["y"], x * 2) else "output 'y'"  # noqa: E731
-    absent: dict[str, str] = {}
-    found, ceiling = bench._peers(SWIGLU, peers.Setting("t", lambda **_: {}, {"x": x}), check, absent, ())
-    assert list(found) == ["eager"]
-    assert absent == {"liger": "wrong: output 'y'"}
-    assert ceiling is not None  # it computes less than the task
+    check: racing.Check = lambda at, out: None if torch.equal(out["y"], x * 2) else "output 'y'"  # noqa: E731
+    found = entrants.Entrants(absent=dict(payload.get("excluded", {})))
+    entrants._peers(
+        found, SWIGLU, peers.Setting("t", lambda **_: {}, {"x": x}), [{"x": x}], check, payload.get("peers", ())
+    )
+    return found
+
+
+def double(inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    return {"y": inputs["x"] * 2}
+
+
+def fails(inputs: Mapping[str, Any]) -> Any:
+    raise RuntimeError("no kernel image")
+
+
+def test_a_peer_whose_output_is_wrong_does_not_race(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = candidates(liger=lambda inputs: {"y": inputs["x"] * 3})
+    ceiling = candidates(cublas=lambda inputs: {"product": inputs["x"]})
+    found = entered(monkeypatch, {"eager": candidates(eager=double), "liger": wrong, "cublas": ceiling})
+    assert list(found.others) == ["eager"]
+    assert found.absent == {"liger": "wrong: output 'y'"}
+    assert found.ceiling is not None  # it computes less than the task
+
+
+def test_a_configuration_that_fails_loses_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = {"quack": candidates(**{"quack[a]": fails, "quack[b]": double}), "liger": candidates(liger=fails)}
+    found = entered(monkeypatch, built)
+    assert found.peer_of == {"quack[b]": "quack"}
+    assert found.absent == {
+        "quack[a]": "failed: RuntimeError: no kernel image",
+        "liger": "failed: RuntimeError: no kernel image",
+    }
+    found = entered(monkeypatch, {"quack": candidates(**{"quack[a]": fails, "quack[b]": fails})})
+    assert found.absent["quack"].startswith("none of its 2 configurations ran; the first: failed: RuntimeError")
+
+
+def test_what_killed_a_process_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = entered(monkeypatch, {"liger": candidates(liger=double)}, excluded={"liger": "CRASH: SIGSEGV"})
+    assert (found.others, found.absent) == ({}, {"liger": "CRASH: SIGSEGV"})
+
+
+def test_compile_is_asked_for_in_both_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = {n: candidates(**{n: double}) for n in ("eager", "compile", "compile-halves", "liger")}
+    found = entered(monkeypatch, built, peers=("compile",))
+    assert list(found.others) == ["compile", "compile-halves"]
+    assert found.absent == {"eager": "not asked for", "liger": "not asked for"}
+
+
+def test_a_peer_gets_its_own_layout_outside_the_timed_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared = []
+
+    def prepare(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        prepared.append(inputs)
+        return {"halves": inputs["x"]}
+
+    both = {
+        name: peers.Candidate(
+            lambda inputs: inputs["halves"] * 2, prepare=prepare, finish=lambda raw: {"y": raw}, note="in halves"
+        )
+        for name in ("quack[a]", "quack[b]")
+    }
+    found = entered(monkeypatch, {"quack": both})
+    assert len(prepared) == 1  # candidates of one layout share their sets
+    assert found.prepared["quack[a]"] is found.prepared["quack[b]"]
+    assert found.notes == dict.fromkeys(both, "in halves")
 
 
 @pytest.mark.parametrize(
@@ -310,22 +404,22 @@ def test_a_peer_whose_output_is_wrong_does_not_race(monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_what_is_not_the_kernels_fault_is_the_word_of_its_shape(error: Exception, word: Status) -> None:
-    def shape() -> bench.Answer:
+    def shape() -> racing.Answer:
         raise error
 
-    assert bench._blamed(shape)[0] is word
+    assert bench.blamed(shape)[0] is word
     with pytest.raises(ZeroDivisionError):
-        bench._blamed(lambda: 1 / 0)  # type: ignore[arg-type,return-value]
+        bench.blamed(lambda: 1 / 0)  # type: ignore[arg-type,return-value]
 
 
 def test_the_references_failure_while_checking_timed_outputs_is_the_tasks() -> None:
-    def fails(**_: Any) -> dict[str, torch.Tensor]:
+    def broken(**_: Any) -> dict[str, torch.Tensor]:
         raise ValueError("no")
 
     dims = {"M": 5, "N": 6, "K": 4}
     inputs = draw(SWIGLU, dims, seed=1, dtype="bfloat16")
     for part in ("reference", "baseline"):
-        check = bench._checker(dataclasses.replace(SWIGLU, **{part: fails}), dims, [inputs], seed=3)
+        check = entrants.checker(dataclasses.replace(SWIGLU, **{part: broken}), dims, [inputs], seed=3)
         with pytest.raises(Blamed, match=f"the {part} of") as caught:
             check(0, {})
         assert caught.value.status is Status.INVALID_SPEC
@@ -350,10 +444,10 @@ def test_without_a_peer_nothing_is_claimed() -> None:
 
 
 def test_one_word_for_all_shapes() -> None:
-    assert bench.together([Status.PASS, Status.NO_DIFFERENCE]) is Status.PASS
-    assert bench.together([Status.PASS, Status.SLOWER]) is Status.SLOWER
-    assert bench.together([Status.NO_DIFFERENCE]) is Status.NO_DIFFERENCE
-    assert bench.together([Status.PASS, Status.SUSPECT, Status.WRONG_VALUES]) is Status.SUSPECT
+    assert racing.together([Status.PASS, Status.NO_DIFFERENCE]) is Status.PASS
+    assert racing.together([Status.PASS, Status.SLOWER]) is Status.SLOWER
+    assert racing.together([Status.NO_DIFFERENCE]) is Status.NO_DIFFERENCE
+    assert racing.together([Status.PASS, Status.SUSPECT, Status.WRONG_VALUES]) is Status.SUSPECT
 
 
 def test_without_a_gpu_it_does_not_run() -> None:
@@ -364,7 +458,8 @@ def test_without_a_gpu_it_does_not_run() -> None:
 def test_traffic_counts_declared_tensors_once() -> None:
     m, n, k = 8, 16, 4
     assert (
-        bench._traffic(SWIGLU, {"M": m, "N": n, "K": k}) == 2 * (m * k + k * n + 2 * m * n + 2 * m * n + m * n) + 4 * m
+        entrants.traffic(SWIGLU, {"M": m, "N": n, "K": k})
+        == 2 * (m * k + k * n + 2 * m * n + 2 * m * n + m * n) + 4 * m
     )
 
 
@@ -448,9 +543,9 @@ def test_the_published_set_is_covered_or_explained() -> None:
 
 def test_a_kernel_is_timed_as_a_user_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = draw(SWIGLU, {"M": 5, "N": 6, "K": 4}, seed=1, dtype="bfloat16")
-    call = bench._caller(from_json(subject().program.to_json()), subject(), "reference", None)
+    call = entrants.caller(from_json(subject().program.to_json()), subject(), "reference", None)
     out = call(inputs)
     assert set(out) == {"dz", "h", "zdz"}
-    check = bench._checker(SWIGLU, {"M": 5, "N": 6, "K": 4}, [inputs], seed=3)
+    check = entrants.checker(SWIGLU, {"M": 5, "N": 6, "K": 4}, [inputs], seed=3)
     assert check(0, out) is None
     assert "'h'" in str(check(0, {**out, "h": out["h"] * 1.02}))

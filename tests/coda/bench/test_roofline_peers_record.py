@@ -52,11 +52,12 @@ def test_copy_bandwidth_is_a_median() -> None:
 def test_peers_are_ready_or_say_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "liger_kernel" else find("json"))
-    found = {e.peer.name: e for e in peers.lineup("swiglu_backward", ("quack", "liger", "unheard_of"))}
-    assert [found[n].state for n in ("eager", "compile", "max-autotune", "cublas")] == ["ready"] * 4
+    found = {e.peer.name: e for e in peers.lineup("swiglu_backward", ("unheard_of",))}
+    assert [found[n].state for n in ("eager", "compile", "compile-halves", "max-autotune", "cublas")] == ["ready"] * 5
     assert (found["liger"].state, found["liger"].reason) == ("not installed", "pip install liger-kernel")
-    assert found["quack"].state == "not applicable"
-    assert "swiglu_backward" in found["quack"].reason
+    assert found["quack"].state == "ready"
+    assert found["cut-cross-entropy"].state == "not applicable"
+    assert "swiglu_backward" in found["cut-cross-entropy"].reason
     assert found["unheard_of"].state == "not applicable"
     assert not found["cublas"].peer.competes
     assert {e.peer.name: e.state for e in peers.lineup("rope", gemms=0)}["cublas"] == "not applicable"
@@ -64,9 +65,10 @@ def test_peers_are_ready_or_say_why_not(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_an_adapter_makes_a_peer_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-    monkeypatch.setitem(peers.ADAPTERS, ("quack", "t"), lambda setting: lambda inputs: {"y": 2 * inputs["x"]})
-    assert {e.peer.name: e.state for e in peers.lineup("t", ("quack",))}["quack"] == "ready"
-    assert peers.build("quack", peers.Setting("t", lambda **_: {}, {}))({"x": 3}) == {"y": 6}
+    double = peers.Candidate(lambda inputs: {"y": 2 * inputs["x"]})
+    monkeypatch.setitem(peers.ADAPTERS, ("quack", "t"), lambda setting: {"quack": double})
+    assert {e.peer.name: e.state for e in peers.lineup("t")}["quack"] == "ready"
+    assert peers.build("quack", peers.Setting("t", lambda **_: {}, {}))["quack"]({"x": 3}) == {"y": 6}
 
 
 def measured(name: str, seconds: float) -> Measured:

@@ -1,0 +1,348 @@
+"""What races on one shape, built, warmed up and checked: the kernel on every backend, the peers, the ceilings.
+
+    Entrants  everything that is ready, and why the rest is absent
+    enter     make all of it for a task's inputs
+    Guard     told before and after each variant's first calls: who was at work when a process died
+    checker   compares outputs with the task's reference, one input set at a time
+    sets_of   input sets drawn on the device
+
+A kernel that is wrong here never races; a peer that is wrong, fails or is not installed is absent with the reason, and the
+others go on. A peer's inputs are prepared once per set, outside the timed region, as its candidate says. Neighbours:
+`racing.py` times what is here, `bench.py` does both in a gate, `bench_worker.py` in two steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from coda.backends import registry
+from coda.bench import empty, peers
+from coda.bench.candidates import Candidate, Setting
+from coda.errors import CodaError
+from coda.kernel import from_json
+from coda.numerics import within
+from coda.problem import Schedule
+from coda.tune import choose
+
+from ..task import Dims, Task, lengths
+from . import inputs as draws
+from .blame import trusted
+from .numerics import Case, expected
+from .racing import DTYPE, Check, Tensors, Variant
+from .runner import own, problems
+from .subject import Subject
+
+SETS = 3
+"""Input sets that calls rotate through."""
+
+Inputs = Mapping[str, Any]
+Guard = Callable[[str], contextlib.AbstractContextManager[None]]
+"""Around the first calls of the variant of this name."""
+
+
+def unguarded(name: str) -> contextlib.AbstractContextManager[None]:
+    """Nobody wants to know."""
+    return contextlib.nullcontext()
+
+
+@dataclass
+class Entrants:
+    """What can race."""
+
+    kernels: dict[str, Variant] = field(default_factory=dict)
+    others: dict[str, Variant] = field(default_factory=dict)
+    ceiling: Variant | None = None
+    beside: dict[str, Variant] = field(default_factory=dict)
+    prepared: dict[str, Sequence[Inputs]] = field(default_factory=dict)
+    peer_of: dict[str, str] = field(default_factory=dict)
+    configs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
+    wrong: str = ""
+    """A kernel whose outputs are not right, and what is wrong with them."""
+
+
+def enter(
+    task: Task,
+    subject: Subject,
+    sets: Sequence[Inputs],
+    check: Check,
+    payload: Mapping[str, Any],
+    guard: Guard = unguarded,
+) -> Entrants:
+    """Everything for these inputs. `payload`: program, schedule, backends, peers, and `excluded`, names with the reason why they
+    must not be tried again."""
+    found = Entrants()
+    found.absent |= payload.get("excluded") or {}
+    _kernels(found, subject, payload, sets[0], guard)
+    for name, variant in found.kernels.items():
+        wrong = check(0, variant(sets[0]))
+        if wrong:
+            found.wrong = f"{name}: {wrong}"
+            return found
+    roles = {i.role: i.name for i in task.inputs}
+    a_b = (roles["a"], roles["b"]) if {"a", "b"} <= roles.keys() else None
+    if a_b is not None:
+        _empty_epilogues(found, sets[0], a_b, guard)
+    gemms = tuple((p.m, p.n, p.k) for part, p in problems(subject, sets[0], None) if part.kind == "epilogue")
+    _peers(
+        found,
+        task,
+        Setting(task.id, task.baseline, sets[0], gemms, a_b),
+        sets,
+        check,
+        payload.get("peers") or (),
+        guard,
+    )
+    return found
+
+
+# kernels --------------------------------------------------------------------------------------------------------------
+
+
+def _kernels(found: Entrants, subject: Subject, payload: Mapping[str, Any], inputs: Inputs, guard: Guard) -> None:
+    """The candidate on every fused backend that runs it here, called as a user calls it; the others with their reason."""
+    schedule = Schedule.from_dict(payload["schedule"]) if payload["schedule"] else None
+    kernel = from_json(payload["program"])
+    for name in payload["backends"] or [n for n in registry.MODULES if n != "reference"]:
+        theirs = next((s for part in subject.parts if (s := own(schedule, name, part))), None)
+        for label, config in {name: None, **({f"{name}, author's schedule": theirs} if theirs else {})}.items():
+            if label in found.absent:
+                continue
+            try:
+                ready = registry.get(name).available()
+                if not ready.ok:
+                    found.absent[label] = ready.reason
+                    continue
+                variant = caller(kernel, subject, name, config)
+                with guard(label):
+                    variant(inputs)
+                    synchronize()
+                found.configs[label] = _schedules(subject, inputs, name, config)
+            except CodaError as error:
+                found.absent[label] = str(error)[:500]
+                continue
+            found.kernels[label] = variant
+
+
+def caller(kernel: Any, subject: Subject, backend: str, config: Schedule | None) -> Variant:
+    """A kernel as a user calls it."""
+
+    def call(inputs: Inputs) -> Tensors:
+        return kernel(**subject.bind(inputs), backend=backend, config=config)._asdict()  # type: ignore[no-any-return]
+
+    return call
+
+
+def _schedules(subject: Subject, inputs: Inputs, backend: str, config: Schedule | None) -> dict[str, Any]:
+    """What each of its programs ran with."""
+    arch = "sm_{}{}".format(*torch.cuda.get_device_capability())
+    found: dict[str, Any] = {}
+    for part, problem in problems(subject, inputs, arch):
+        found[part.name] = choose(part, problem, backend, own(config, backend, part))[1].to_dict()
+    return found
+
+
+def _empty_epilogues(found: Entrants, inputs: Inputs, a_b: tuple[str, str], guard: Guard) -> None:
+    """The mainloop of every kernel with nothing behind it, in the schedule that the kernel has."""
+    a, b = a_b
+    for name in found.kernels:
+        schedules = list(found.configs[name].values())
+        if len(schedules) != 1:
+            continue
+        config, label = Schedule.from_dict(schedules[0]), empty.label(name)
+
+        def call(inputs: Inputs, config: Schedule = config) -> Any:
+            return empty.product(inputs[a], inputs[b], backend=config.backend, config=config)
+
+        if label in found.absent:
+            continue
+        try:
+            with guard(label):
+                call(inputs)
+                synchronize()
+        except CodaError as error:
+            found.absent[label] = str(error)[:300]
+            continue
+        found.beside[label], found.configs[label] = call, schedules[0]
+
+
+# peers ----------------------------------------------------------------------------------------------------------------
+
+
+def _peers(
+    found: Entrants,
+    task: Task,
+    setting: Setting,
+    sets: Sequence[Inputs],
+    check: Check,
+    wanted: Sequence[str],
+    guard: Guard = unguarded,
+) -> None:
+    """Every ready peer (of those wanted, if any are named; the ceiling always), warmed up and, if it competes, as right as a
+    kernel must be; the others are absent with the reason."""
+    for entry in peers.lineup(task.id, task.peers, gemms=task.gemms):
+        name = entry.peer.name
+        if name in found.absent:
+            continue
+        if entry.state != "ready":
+            found.absent[name] = f"{entry.state}: {entry.reason}"
+        elif wanted and entry.peer.competes and not _asked_for(name, wanted):
+            found.absent[name] = "not asked for"
+        else:
+            try:
+                with guard(name):
+                    candidates = peers.build(name, setting)
+            except Exception as error:
+                found.absent[name] = _failed(error)
+                continue
+            _candidates(found, name, candidates, sets, check if entry.peer.competes else None, guard)
+
+
+def _asked_for(name: str, wanted: Sequence[str]) -> bool:
+    """torch.compile is asked for in both layouts at once: the better one is what it can do."""
+    return name in wanted or (name == "compile-halves" and "compile" in wanted)
+
+
+def _candidates(
+    found: Entrants,
+    peer: str,
+    candidates: Mapping[str, Candidate],
+    sets: Sequence[Inputs],
+    check: Check | None,
+    guard: Guard,
+) -> None:
+    layouts: dict[Any, Sequence[Inputs]] = {}
+    ready, reasons = 0, []
+    for label, candidate in candidates.items():
+        if label in found.absent:
+            reasons.append(found.absent[label])
+            continue
+        try:
+            with guard(label):
+                if candidate.prepare not in layouts:
+                    layouts[candidate.prepare] = [candidate.prepare(s) for s in sets]
+                own_sets = layouts[candidate.prepare]
+                out = candidate.run(own_sets[0])
+                out = candidate.run(own_sets[0])
+                synchronize()
+                wrong = check(0, candidate.finish(out)) if check else None
+        except Exception as error:
+            found.absent[label] = _failed(error)
+            reasons.append(found.absent[label])
+            continue
+        if wrong:
+            found.absent[label] = f"wrong: {wrong}"
+            reasons.append(found.absent[label])
+            continue
+        ready += 1
+        found.prepared[label] = own_sets
+        found.configs[label] = dict(candidate.config)
+        if candidate.note:
+            found.notes[label] = candidate.note
+        if check is None:
+            found.ceiling = candidate.run
+        else:
+            found.others[label], found.peer_of[label] = candidate.run, peer
+    if not ready and peer not in found.absent:
+        found.absent[peer] = f"none of its {len(candidates)} configurations ran; the first: {reasons[0]}"
+
+
+def _failed(error: Exception) -> str:
+    return f"failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+
+def synchronize() -> None:
+    """Errors of a launch show when the device is waited for."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+# inputs and what is right ---------------------------------------------------------------------------------------------
+
+
+def sets_of(task: Task, dims: Dims, *, seed: int, device: str = "cuda") -> list[dict[str, Any]]:
+    """Input sets, drawn on the device itself: large ones would take a CPU longer than the benchmark. Not the numbers that the
+    same seed gives on a CPU."""
+
+    def one(seed: int) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for i in task.inputs:
+            if i.default is not None:
+                found[i.name] = i.default
+                continue
+            generator = torch.Generator(device).manual_seed(draws.subseed(seed, i.name) % 2**63)
+            with torch.device(device):
+                value = draws.DRAWS[i.draw](lengths(i.shape, dims), dims, generator)
+            found[i.name] = value.to(getattr(torch, draws.input_dtype(i, DTYPE)))
+        return found
+
+    with trusted(f"drawing the inputs of {task.id}"):
+        return [one(draws.subseed(seed, at)) for at in range(SETS)]
+
+
+class checker:  # noqa: N801 - a function with a memory
+    """Compares on the device, with the reference of one set at a time: audits come sorted by set."""
+
+    def __init__(self, task: Task, dims: Dims, sets: Sequence[Inputs], seed: int) -> None:
+        self.task, self.dims, self.sets, self.seed = task, dims, sets, seed
+        self._known: dict[int, tuple[dict[str, torch.Tensor], ...]] = {}
+
+    def __call__(self, at: int, out: Tensors) -> str | None:
+        if at not in self._known:
+            self.forget()
+            case = Case("benchmark", self.dims, DTYPE, "normal", draws.subseed(self.seed, at))
+            self._known[at] = expected(self.task, case, self.sets[at])
+        right, today, noise = self._known[at]
+        length = max(self.dims.values())
+        for name, bad in self._compared(out, right, today, noise, length):
+            return f"output {name!r} ({bad})"
+        return None
+
+    def _compared(
+        self, out: Tensors, right: Tensors, today: Tensors, noise: Tensors, length: int
+    ) -> Iterator[tuple[str, str]]:
+        for o in self.task.outputs:
+            name = o.name
+            if tuple(out[name].shape) != tuple(right[name].shape):
+                yield name, f"shape {tuple(out[name].shape)} instead of {tuple(right[name].shape)}"
+                continue
+            found = within(out[name], today[name], right[name], working=DTYPE, noise=noise[name], length=length)
+            if not found.ok:
+                yield name, f"{found.why}, {found.bad_blocks} of {found.blocks} blocks"
+
+    def forget(self) -> None:
+        """Free the references."""
+        self._known.clear()
+
+
+def traffic(task: Task, dims: Dims) -> int:
+    """Bytes of declared inputs and outputs, each once."""
+    return sum(elements * size for elements, size in _sizes(task, dims))
+
+
+def elements(task: Task, dims: Dims) -> int:
+    """How many numbers the declared inputs and outputs hold."""
+    return sum(count for count, _ in _sizes(task, dims))
+
+
+def _sizes(task: Task, dims: Dims) -> Iterable[tuple[int, int]]:
+    def count(shape: tuple[str, ...]) -> int:
+        total = 1
+        for length in lengths(shape, dims):
+            total *= length
+        return total
+
+    def size(dtype: str) -> int:
+        return torch.empty((), dtype=getattr(torch, dtype)).element_size()
+
+    for i in task.inputs:
+        if i.default is None:
+            yield count(i.shape), size(draws.input_dtype(i, DTYPE))
+    for o in task.outputs:
+        yield count(o.shape), size(draws.output_dtype(o.dtype, DTYPE))
