@@ -30,6 +30,7 @@ from coda.problem import GEMM_DTYPES, Problem, TensorSpec, compute_dtype
 from coda.program import EpilogueProgram, Operand
 
 FLOATS = ("float64", "float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
+NO_GRADIENT = "call it under torch.no_grad() and write the backward as a kernel too; coda.ops is for such pairs"
 INTS = ("int64", "int32", "int16", "int8", "uint8")
 
 
@@ -214,7 +215,7 @@ def _check_gradients(program: EpilogueProgram, tensors: Mapping[str, Any]) -> No
         raise NotDifferentiable(
             f"{program.name}: a raw kernel call has no gradient",
             got=f"requires_grad on {', '.join(wanting)}",
-            hint="call it under torch.no_grad() and write the backward as a kernel too; coda.ops is for such pairs",
+            hint=NO_GRADIENT,
         )
 
 
@@ -227,29 +228,35 @@ def _outputs(
     dtype: str,
     device: torch.device,
 ) -> dict[str, torch.Tensor]:
+    check_targets(program, out, m, n, dtype, device)
+    _check_overlaps(program, tensors, out)
+    new = new_outputs(program, m, n, dtype, device, out)
+    return {o.name: out[o.name] if o.name in out else new[o.name] for o in program.outputs}
+
+
+def check_targets(
+    program: EpilogueProgram, out: Mapping[str, Any], m: int, n: int, dtype: str, device: torch.device
+) -> None:
+    """What `out=` must be, but for where it lies. Raises a `CallError`."""
     names = [o.name for o in program.outputs]
-    for name in out:
+    for name, t in out.items():
         if name not in names:
             raise UnknownOperand(
                 f"{program.name} has no output {name!r}", expected=", ".join(names), hint=near(name, names)
             )
-    shapes = {name: program.output_shape(name, m, n) for name in names}
-    dtypes = {name: program.output_dtype(name, dtype) for name in names}
-    for name, t in out.items():
-        if not isinstance(t, torch.Tensor) or tuple(t.shape) != shapes[name]:
+        what, shape = f"{program.name}: out={name!r}", program.output_shape(name, m, n)
+        if not isinstance(t, torch.Tensor) or tuple(t.shape) != shape:
             got = tuple(t.shape) if isinstance(t, torch.Tensor) else type(t).__name__
-            raise ShapeMismatch(f"{program.name}: out={name!r}", got=got, expected=shapes[name])
-        if dtype_name(t) != dtypes[name]:
-            raise DTypeUnsupported(f"{program.name}: out={name!r}", got=dtype_name(t), expected=dtypes[name])
+            raise ShapeMismatch(what, got=got, expected=shape)
+        expected = program.output_dtype(name, dtype)
+        if dtype_name(t) != expected:
+            raise DTypeUnsupported(what, got=dtype_name(t), expected=expected)
         if t.is_neg():
-            raise DTypeUnsupported(f"{program.name}: out={name!r}", got="a negated view", expected="memory as it is")
+            raise DTypeUnsupported(what, got="a negated view", expected="memory as it is")
         if t.device != device:
-            raise DeviceMismatch(f"{program.name}: out={name!r}", got=str(t.device), expected=str(device))
+            raise DeviceMismatch(what, got=str(t.device), expected=str(device))
         if t.numel() and any(s == 0 and d > 1 for s, d in zip(t.stride(), t.shape, strict=True)):
-            raise OverlappingOutput(f"{program.name}: out={name!r} is a broadcast view", got=f"strides {t.stride()}")
-    _check_overlaps(program, tensors, out)
-    new = new_outputs(program, m, n, dtype, device, out)
-    return {name: out[name] if name in out else new[name] for name in names}
+            raise OverlappingOutput(f"{what} is a broadcast view", got=f"strides {t.stride()}")
 
 
 def extent(t: torch.Tensor) -> tuple[int, int]:

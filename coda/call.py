@@ -107,19 +107,24 @@ def trim(kept: collections.OrderedDict[Any, Any]) -> None:
 # the short way ----------------------------------------------------------------------------------------------------
 
 
-def kind_of(values: Iterable[Any], parts: list[Any]) -> tuple[Any, ...] | None:
-    """The parts and what a call depends on of each value; None where only the long way will do."""
+ELSEWHERE = "elsewhere"
+"""The kind of a call that belongs to PyTorch's dispatcher."""
+
+
+def kind_of(values: Iterable[Any], parts: list[Any]) -> tuple[Any, ...] | str | None:
+    """The parts and what a call depends on of each value. None where only the long way will do, and `ELSEWHERE` for tensors
+    that are no plain memory: subclasses, among them those of a graph under construction, and what a transform wraps."""
     for x in values:
         what = type(x)
         if what is Tensor or what is Parameter:
-            if x.is_neg():  # its memory has to be negated first
+            if x.layout is not torch.strided or x.is_neg():
                 return None
             try:
                 parts += (x.dtype, x.shape, x.stride(), x.device, x.data_ptr() & 15, x.requires_grad)
-            except RuntimeError:  # no strides, or no memory: sparse, or wrapped by a transform
-                return None
+            except RuntimeError:
+                return ELSEWHERE
         elif issubclass(what, Tensor):
-            return None
+            return ELSEWHERE
         else:
             parts.append(what)
     return tuple(parts)
@@ -214,8 +219,9 @@ class Calls:
         config: Schedule | None = None,
         out: Mapping[str, Any] | None = None,
         constants: tuple[Any, ...] = (),
-    ) -> list[Tensor]:
-        """The outputs in order; `program` is asked for at the first call of a kind. Raises as `run`."""
+    ) -> list[Tensor] | None:
+        """The outputs in order, or None for tensors that belong to the dispatcher; `program` is asked for at the first call of
+        a kind. Raises as `run`."""
         values = (*args, *operands.values(), *out.values()) if out else (*args, *operands.values())
         parts = [
             _generation,
@@ -231,6 +237,8 @@ class Calls:
         ready = self._ready.get(kind)
         if ready is not None and (not out or ready.apart(values)):
             return ready.launch(values)
+        if kind is ELSEWHERE:
+            return None
         ready, results = prepare(program(), args, operands, backend, config, out)
         if kind is not None:
             self._ready[kind] = ready

@@ -15,7 +15,9 @@ from __future__ import annotations
 import collections
 import functools
 import inspect
+import itertools
 import keyword
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
@@ -36,23 +38,38 @@ if TYPE_CHECKING:
 Data = TypeVar("Data", bound=EpilogueProgram | Plan)
 
 
+_handles = itertools.count()
+_by_handle: weakref.WeakValueDictionary[int, Kernel[Any]] = weakref.WeakValueDictionary()
+
+
+def by_handle(handle: int) -> Kernel[Any]:
+    """A kernel of this process by its handle."""
+    return _by_handle[handle]
+
+
 class Kernel(Generic[Data]):
     """A callable with a `program`. `name`, `__doc__` and `outputs` come from it."""
 
-    def __init__(self, program: Data) -> None:
+    def __init__(self, program: Data, places: Sequence[str]) -> None:
         self.program: Data = program
+        self.places = tuple(places)
+        """Names of the arguments that may be given by position."""
         self.name = program.name
         self.__name__ = program.name
         self.__doc__ = program.doc
-        self._result = result_type(program.name, tuple(o.name for o in program.outputs))
+        self.outputs = tuple(o.name for o in program.outputs)
+        """Names of the results, in order."""
+        self.result = result_type(program.name, self.outputs)
+        self.handle = next(_handles)
+        """Of this kernel in this process: constants are all that a graph under construction can pass on."""
+        _by_handle[self.handle] = self
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__.lower()} {self.name} {self.program.digest[:12]}>"
 
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """Names of the results, in order."""
-        return tuple(o.name for o in self.program.outputs)
+    def specialised(self, dtypes: Mapping[str, str], constants: Mapping[str, int | bool]) -> EpilogueProgram | Plan:
+        """The program for arguments that hold "int" or "float" by name, and for compile-time constants."""
+        raise NotImplementedError
 
     @property
     def gemms(self) -> int:
@@ -71,7 +88,7 @@ class _Programmed(Kernel[EpilogueProgram]):
     def __init__(
         self, program: EpilogueProgram, function: Callable[..., Any] | None = None, sign: Signature | None = None
     ) -> None:
-        super().__init__(program)
+        super().__init__(program, ("a", "b") if program.kind == "epilogue" else program.argument_names)
         self._function, self._sign = function, sign
         self._special: dict[Any, EpilogueProgram] = {(): program}
         self._has_constants = bool(sign and sign.constants)
@@ -99,6 +116,10 @@ class _Programmed(Kernel[EpilogueProgram]):
             fast = self.program.fast_math
             self._special[key] = trace(self._function, self._sign, fast_math=fast, dtypes=dtypes, constants=constants)
         return self._special[key]
+
+    def specialised(self, dtypes: Mapping[str, str], constants: Mapping[str, int | bool]) -> EpilogueProgram:
+        vectors = {o.name for o in self.program.operands if o.kind is not Kind.TILE}
+        return self.specialise({name: d for name, d in dtypes.items() if name in vectors}, constants)
 
     def _constants(self, operands: dict[str, Any]) -> dict[str, int | bool]:
         """Take the compile-time constants out of the keywords."""
@@ -137,17 +158,20 @@ class _Programmed(Kernel[EpilogueProgram]):
             from coda.call import Calls
 
             self._calls = Calls()
-        return self._result._make(
-            self._calls(
-                lambda: self.specialise(bound_dtypes(self.program, args, operands), constants),
-                args,
-                operands,
-                backend,
-                config,
-                out,
-                tuple(constants.items()) if constants else (),
-            )
+        results = self._calls(
+            lambda: self.specialise(bound_dtypes(self.program, args, operands), constants),
+            args,
+            operands,
+            backend,
+            config,
+            out,
+            tuple(constants.items()) if constants else (),
         )
+        if results is None:
+            from coda.torch_operator import traced
+
+            return traced(self, args, operands, backend, config, out, tuple(constants.items()))
+        return self.result._make(results)
 
     def _record(self, args: Sequence[Any], operands: Mapping[str, Any], constants: Mapping[str, int | bool]) -> Any:
         bound = arguments(self.program, args, operands)
@@ -196,7 +220,7 @@ class PlanKernel(Kernel[Plan]):
     """Several programs in a straight line."""
 
     def __init__(self, program: Plan, function: Callable[..., Any] | None = None) -> None:
-        super().__init__(program)
+        super().__init__(program, [name for name, _, _ in program.inputs])
         self._function = function
         self._special: dict[Any, Plan] = {(): program}
         self._calls: PlanCalls | None = None
@@ -244,7 +268,14 @@ class PlanKernel(Kernel[Plan]):
         if out:
             self._check_targets(out, self.program.bind(args, operands))
         results = self._calls(self._specialised, args, operands, backend, config)
-        return self._result._make(self.written(results, out) if out else results)
+        if results is None:
+            from coda.torch_operator import traced_plan
+
+            return traced_plan(self, args, operands, backend, config, out)
+        return self.result._make(self.written(results, out) if out else results)
+
+    def specialised(self, dtypes: Mapping[str, str], constants: Mapping[str, int | bool]) -> Plan:
+        return self.specialise(dtypes)
 
     def _specialised(self, bound: Mapping[str, Any]) -> Plan:
         return self.specialise(_plan_dtypes(bound))

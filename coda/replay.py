@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from coda import env
-from coda.call import Ready, generation, kind_of, prepare, trim
+from coda.call import ELSEWHERE, Ready, generation, kind_of, prepare, trim
 from coda.errors import ShapeMismatch
 from coda.plan import Plan, Step, execute, map_step, view_step
 from coda.problem import Schedule, compute_dtype
@@ -67,8 +67,8 @@ class PlanCalls:
         operands: Mapping[str, Any],
         backend: str | None = None,
         config: Schedule | None = None,
-    ) -> list[Any]:
-        """The outputs in order. `specialise` gives the plan for inputs by name, at the first call of a kind."""
+    ) -> list[Any] | None:
+        """The outputs in order, or None for tensors that belong to the dispatcher. `specialise` gives the plan for inputs by name, at the first call of a kind."""
         values = (*args, *operands.values())
         parts = [generation(), backend or env.backend(), config, torch.is_grad_enabled(), len(args), tuple(operands)]
         if self._by_value:
@@ -77,6 +77,8 @@ class PlanCalls:
         replay = self._replays.get(kind)
         if replay is not None:
             return replay.run(values)
+        if kind is ELSEWHERE:
+            return None
         bound = self.plan.bind(args, operands)
         given = (*(name for name, _, _ in self.plan.inputs[: len(args)]), *operands)
         replay, results = _first(specialise(bound), bound, given, backend, config)

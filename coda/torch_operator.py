@@ -1,0 +1,363 @@
+"""A call inside a graph of torch.compile: one operator for every program and plan, and a twin that writes into `out=`.
+
+    coda::run       digest, tensors, numbers -> every output
+    coda::run_out   the same, written into given tensors; of those that a call does not give, new ones are made in the graph
+    register        make a program or a plan known by its digest
+    traced          what a kernel's call becomes while Dynamo traces it, and for tensors without memory
+    traced_plan     the same for a plan
+
+The digest names the program as data; `names` says which operand each tensor and each number belongs to. The shapes of
+the outputs come from the program's own rules, with a symbolic M (and K); N is specialised. Eager calls never come here.
+
+What runs is what runs in an eager call, warm calls included (`coda.call`, `coda.replay`). A plan is one operator: its
+programs are launched one after the other, and an output that is a view is returned as a copy. The graph is functional, so
+that an `out=` which overlaps an input gets what separate memory would get.
+
+A compiled graph may outlive the process that made it (an exported program, a compiler's cache): the process that runs it
+must have the program, by importing what defines the kernel or by `register`. Else: `UnknownProgram`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from coda.arguments import arguments
+from coda.binding import NO_GRADIENT, check, check_targets, new_outputs
+from coda.call import Calls
+from coda.errors import DeviceMismatch, NotDifferentiable, UnknownOperand, UnknownProgram, Unsupported
+from coda.plan import Plan, execute
+from coda.primitives.types import Kind
+from coda.problem import Schedule
+from coda.program import EpilogueProgram
+from coda.replay import PlanCalls, compute_of
+
+if TYPE_CHECKING:
+    from coda.kernel import Kernel, PlanKernel
+
+SCHEDULE_FIELDS = tuple(f.name for f in fields(Schedule))
+
+
+# programs by digest -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Entry:
+    program: EpilogueProgram | Plan
+    calls: Calls | PlanCalls
+
+
+_known: dict[str, _Entry] = {}
+
+
+def register(program: EpilogueProgram | Plan) -> str:
+    """Make a program known to compiled graphs for as long as the process lives. Returns its digest."""
+    if program.digest not in _known:
+        calls = PlanCalls(program) if isinstance(program, Plan) else Calls()
+        _known[program.digest] = _Entry(program, calls)
+    return program.digest
+
+
+def _entry(digest: str) -> _Entry:
+    if digest not in _known:
+        raise UnknownProgram(
+            "a compiled graph calls a program that this process does not have",
+            got=f"digest {digest[:12]}",
+            hint="the graph was made by another process: import the module that defines the kernel and call "
+            "coda.torch_operator.register(kernel.program), or compile again",
+        )
+    return _known[digest]
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _digest(handle: int, dtypes: tuple[tuple[str, str], ...], constants: tuple[tuple[str, Any], ...]) -> str:
+    """The digest of a kernel's program for operands of these dtypes; runs as it is while a graph is traced."""
+    from coda.kernel import by_handle
+
+    return register(by_handle(handle).specialised(dict(dtypes), dict(constants)))
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _spelled(values: tuple[Any, ...]) -> str:
+    """A schedule as text."""
+    return json.dumps(dict(zip(SCHEDULE_FIELDS, values, strict=True)))
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _layout(digest: str) -> tuple[tuple[str, str, int, int, str], ...]:
+    """What decides N and, for each output: name, kind, columns as a fraction of N, and dtype (empty: the default rule)."""
+    program = _entry(digest).program
+    assert isinstance(program, EpilogueProgram)
+    first = program.first_tile
+    width = Fraction(1) if program.kind == "epilogue" or first is None else first.width
+    decides = "b" if program.kind == "epilogue" or first is None else first.name
+    found = [(decides, "", width.numerator, width.denominator, "")]
+    for output in program.outputs:
+        t = program.nodes[output.node].type
+        part = t.width / t.size if t.kind is Kind.SEGMENT else t.width
+        found.append((output.name, str(t.kind), part.numerator, part.denominator, output.dtype or ""))
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=1024)
+def _schedule(text: str) -> Schedule | None:
+    return Schedule.from_dict(json.loads(text)) if text else None
+
+
+@functools.lru_cache(maxsize=4096)
+def _split(names: str) -> tuple[str, ...]:
+    return tuple(names.split(",")) if names else ()
+
+
+# the operators ----------------------------------------------------------------------------------------------------
+
+_SCHEMA = "str digest, Tensor[] tensors, Scalar[] scalars, {}str names, str backend, str config"
+
+
+def _run(digest: str, tensors: Sequence[Tensor], scalars: Sequence[Any], names: str, backend: str, config: str) -> Any:
+    operands = dict(zip(_split(names), (*tensors, *scalars), strict=True))
+    entry = _entry(digest)
+    if isinstance(entry.program, Plan):
+        assert isinstance(entry.calls, PlanCalls)
+        return _owned(entry.program, _planned(entry.program, entry.calls, operands, backend, config))
+    return _launched(entry, operands, backend, config, None)
+
+
+def _planned(plan: Plan, calls: PlanCalls, operands: Mapping[str, Any], backend: str, config: str) -> list[Tensor]:
+    results = calls(lambda _: plan, (), operands, backend or None, _schedule(config))
+    return _plain(plan.name, operands, results)
+
+
+def _launched(
+    entry: _Entry, operands: Mapping[str, Any], backend: str, config: str, out: Mapping[str, Tensor] | None
+) -> list[Tensor]:
+    program = entry.program
+    assert isinstance(program, EpilogueProgram)
+    assert isinstance(entry.calls, Calls)
+    schedule = _schedule(config)
+    results = entry.calls(lambda: program, (), operands, backend or None, schedule, out)
+    return _plain(program.name, operands, results)
+
+
+def _plain(name: str, operands: Mapping[str, Any], results: list[Tensor] | None) -> list[Tensor]:
+    """The results. Raises `Unsupported` where tensors were no plain memory even here."""
+    if results is None:
+        kinds = sorted({type(x).__name__ for x in operands.values() if isinstance(x, Tensor)})
+        raise Unsupported(f"{name}: tensors without memory of their own", got=", ".join(kinds), expected="torch.Tensor")
+    return results
+
+
+def _run_out(
+    digest: str,
+    tensors: Sequence[Tensor],
+    scalars: Sequence[Any],
+    out: Sequence[Tensor],
+    names: str,
+    backend: str,
+    config: str,
+) -> None:
+    operands = dict(zip(_split(names), (*tensors, *scalars), strict=True))
+    entry = _entry(digest)
+    _launched(entry, operands, backend, config, _by_name(entry.program, out))
+
+
+def _by_name(program: EpilogueProgram | Plan, out: Sequence[Tensor]) -> dict[str, Tensor]:
+    return dict(zip((o.name for o in program.outputs), out, strict=True))
+
+
+def _owned(plan: Plan, results: Sequence[Tensor]) -> list[Tensor]:
+    """The results, copied where one may share memory with an input or with another one: an operator may not return such."""
+    seen: set[int] = set()
+    owned = []
+    for output, t in zip(plan.outputs, results, strict=True):
+        fresh = plan.steps[output.step].op == "result" and output.step not in seen
+        seen.add(output.step)
+        owned.append(t if fresh else t.clone())
+    return owned
+
+
+def _shapes(program: EpilogueProgram, operands: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Empty outputs, from the program's own rules. Raises a `CallError`."""
+    m, n, _, dtype, device = check(program, arguments(program, (), operands))
+    return new_outputs(program, m, n, dtype, device)
+
+
+def _fake_run(
+    digest: str, tensors: Sequence[Tensor], scalars: Sequence[Any], names: str, backend: str, config: str
+) -> Any:
+    operands = dict(zip(_split(names), (*tensors, *scalars), strict=True))
+    program = _entry(digest).program
+    if isinstance(program, EpilogueProgram):
+        return list(_shapes(program, operands).values())
+    bound = program.bind((), operands)
+    results = execute(program, bound, _shapes, compute_of(program, bound), rounds=True)
+    return _owned(program, list(results.values()))
+
+
+def _fake_run_out(
+    digest: str,
+    tensors: Sequence[Tensor],
+    scalars: Sequence[Any],
+    out: Sequence[Tensor],
+    names: str,
+    backend: str,
+    config: str,
+) -> None:
+    operands = dict(zip(_split(names), (*tensors, *scalars), strict=True))
+    program = _entry(digest).program
+    assert isinstance(program, EpilogueProgram)
+    m, n, _, dtype, device = check(program, arguments(program, (), operands))
+    check_targets(program, _by_name(program, out), m, n, dtype, device)
+
+
+_TAGS = (torch.Tag.needs_exact_strides,)  # strides decide which kernel runs: those of the graph as it was written
+
+_operator = torch.library.custom_op(
+    "coda::run",
+    _run,
+    mutates_args=(),
+    schema=f"({_SCHEMA.format('')}) -> Tensor[]",
+    tags=_TAGS,
+)
+_operator.register_fake(_fake_run)
+
+_operator_out = torch.library.custom_op(
+    "coda::run_out",
+    _run_out,
+    mutates_args=("out",),
+    schema=f"({_SCHEMA.format('Tensor(a!)[] out, ')}) -> ()",
+    tags=_TAGS,
+)
+_operator_out.register_fake(_fake_run_out)
+
+
+# calls that become operators --------------------------------------------------------------------------------------
+
+
+def traced(
+    kernel: Kernel[Any],
+    args: Sequence[Any],
+    operands: Mapping[str, Any],
+    backend: str | None,
+    config: Schedule | None,
+    out: Mapping[str, Any] | None,
+    constants: tuple[tuple[str, Any], ...],
+) -> Any:
+    """A call of one program as an operator. Dynamo reads this function: it does nothing but sort the arguments."""
+    tensors, scalars, names, dtypes = _sorted(kernel, args, operands)
+    digest = _digest(kernel.handle, dtypes, constants)
+    how = (names, backend or "", "" if config is None else _spelled(_fields(config)))
+    if not out:
+        return kernel.result(*torch.ops.coda.run(digest, tensors, scalars, *how))
+    _check_names(kernel, out)
+    targets = _targets(tensors, names, out, _layout(digest))
+    torch.ops.coda.run_out(digest, tensors, scalars, targets, *how)
+    return kernel.result(*targets)
+
+
+def _targets(
+    tensors: list[Tensor], names: str, out: Mapping[str, Any], layout: tuple[tuple[str, str, int, int, str], ...]
+) -> list[Tensor]:
+    """Every output in order: those given, and new ones of the shapes that `_layout` describes."""
+    by_name = dict(zip(names.split(","), tensors, strict=False))  # tensors come before numbers
+    decides, _, numerator, denominator, _ = layout[0]
+    first = by_name["a" if decides == "b" else decides]
+    m, n = first.shape[0], by_name[decides].shape[1] * denominator // numerator
+    targets = []
+    for name, kind, numerator, denominator, dtype in layout[1:]:
+        if name in out:
+            targets.append(out[name])
+            continue
+        columns = n * numerator // denominator
+        shape = (m,) if kind == "col" else (columns,) if kind == "row" else (m, columns)
+        stored = getattr(torch, dtype) if dtype else first.dtype
+        if not dtype and kind not in ("tile",):
+            stored = torch.float64 if first.dtype == torch.float64 else torch.float32
+        targets.append(first.new_empty(shape, dtype=stored))
+    return targets
+
+
+def traced_plan(
+    kernel: PlanKernel,
+    args: Sequence[Any],
+    operands: Mapping[str, Any],
+    backend: str | None,
+    config: Schedule | None,
+    out: Mapping[str, Any] | None,
+) -> Any:
+    """A call of a plan as an operator; what is given to write into is copied to."""
+    tensors, scalars, names, dtypes = _sorted(kernel, args, operands)
+    digest = _digest(kernel.handle, dtypes, ())
+    results = torch.ops.coda.run(
+        digest, tensors, scalars, names, backend or "", "" if config is None else _spelled(_fields(config))
+    )
+    if out:
+        _check_names(kernel, out)
+        for name, target in out.items():
+            if not isinstance(target, Tensor) or target.device != results[0].device:
+                _leave(f"DeviceMismatch: {kernel.name}: out={name!r}")
+                raise DeviceMismatch(f"{kernel.name}: out={name!r}", expected=f"a tensor on {results[0].device}")
+        results = kernel.written(results, out)
+    return kernel.result(*results)
+
+
+def _fields(config: Schedule) -> tuple[Any, ...]:
+    return tuple([getattr(config, name) for name in SCHEDULE_FIELDS])
+
+
+def _sorted(
+    kernel: Kernel[Any], args: Sequence[Any], operands: Mapping[str, Any]
+) -> tuple[list[Tensor], list[Any], str, tuple[tuple[str, str], ...]]:
+    """Tensors, numbers, the names of both in this order, and whether each tensor holds ints or floats.
+
+    Raises `NotDifferentiable`, and `UnknownOperand` for too many arguments or one that is given twice.
+    """
+    places = kernel.places
+    given: dict[str, Any] = {}
+    for at, x in enumerate(args):
+        if at >= len(places):
+            _leave(f"UnknownOperand: {kernel.name}: too many positional arguments, expected {', '.join(places)}")
+            raise UnknownOperand(f"{kernel.name}: too many positional arguments", expected=", ".join(places))
+        given[places[at]] = x
+    for name, x in operands.items():
+        if name in given:
+            _leave(f"UnknownOperand: {kernel.name}: {name} was given twice")
+            raise UnknownOperand(f"{kernel.name}: {name} was given twice")
+        given[name] = x
+    tensors, scalars = [], []
+    names, numbers, dtypes, wanting = [], [], [], []
+    for name, x in given.items():
+        if not isinstance(x, Tensor):
+            scalars.append(x)
+            numbers.append(name)
+            continue
+        tensors.append(x)
+        names.append(name)
+        if x.requires_grad:
+            wanting.append(name)
+        if x.dtype != torch.bool:
+            dtypes.append((name, "float" if x.is_floating_point() else "int"))
+    if wanting and torch.is_grad_enabled():
+        got = f"requires_grad on {', '.join(wanting)}"
+        _leave(f"NotDifferentiable: {kernel.name}: a raw kernel call has no gradient: got {got}. {NO_GRADIENT}")
+        raise NotDifferentiable(f"{kernel.name}: a raw kernel call has no gradient", got=got, hint=NO_GRADIENT)
+    return tensors, scalars, ",".join(names + numbers), tuple(dtypes)
+
+
+def _check_names(kernel: Kernel[Any], out: Mapping[str, Any]) -> None:
+    for name in out:
+        if name not in kernel.outputs:
+            _leave(f"UnknownOperand: {kernel.name} has no output {name!r}")
+            raise UnknownOperand(f"{kernel.name} has no output {name!r}", expected=", ".join(kernel.outputs))
+
+
+def _leave(reason: str) -> None:
+    """Leave the graph, so that the eager call raises what it raises; with `fullgraph=True` the reason is the error."""
+    torch._dynamo.graph_break(msg=reason)
