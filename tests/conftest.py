@@ -1,6 +1,7 @@
-"""What test files of several folders share, importable by name: `authoring_support` and `kept_support`.
+"""What test files of several folders share, importable by name: `authoring_support`, `kept_support`, and
+`tuning_support` with its backends.
 
-Tests are no packages (`--import-mode=importlib`), so the folders of these two modules are put on the path here, once.
+Tests are no packages (`--import-mode=importlib`), so the folders of these modules are put on the path here, once.
 """
 
 from __future__ import annotations
@@ -8,6 +9,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-SHARED = ("agent/authoring", "agent/keeping")
+SHARED = ("agent/authoring", "agent/keeping", "coda/tuning")
 
 sys.path[:0] = [str(Path(__file__).parent / folder) for folder in SHARED]
