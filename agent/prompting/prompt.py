@@ -23,6 +23,7 @@ from typing import Any, assert_never
 
 import jinja2
 
+from coda.primitives.types import WIDTHS
 from coda.program import REFUSED_NAMES
 
 from ..llm.protocol import Message, ProblemKind, Reply, Request, clean_text
@@ -78,7 +79,7 @@ def task_text(task: Task) -> str:
         title=task.title,
         description=task.description.strip() or "See the tables.",
         inputs=[_input_row(task, i) for i in task.inputs],
-        outputs=[{"name": o.name, "shape": _shape(o.shape), "dtype": _stored(o)} for o in task.outputs],
+        outputs=[{"name": o.name, "shape": _shape(o.shape), "dtype": _stored(task, o)} for o in task.outputs],
         kind=_kind_line(task),
         gemms=task.gemms,
         interface=_interface_line(task),
@@ -181,14 +182,23 @@ def _shape(shape: tuple[str, ...]) -> str:
     return f"({inside},)" if len(shape) == 1 else f"({inside})"
 
 
-def _stored(o: Result) -> str:
+def _stored(task: Task, o: Result) -> str:
     """How an output is stored, and what to write where that is not the default."""
-    vector = len(o.shape) == 1
+    kind = "vector" if len(o.shape) == 1 else "tile" if _is_tile(task, o) else "segment value"
     if o.dtype == "data":
-        return "the dtype under test" + ("" if vector else ", the default of a tile")
-    if vector and o.dtype == "float32":
-        return "float32, the default of a vector"
+        return "the dtype under test" + (", the default of a tile" if kind == "tile" else "")
+    if kind != "tile" and o.dtype == "float32":
+        return f"float32, the default of a {kind}"
     return f'{o.dtype}: write `store(v, dtype="{o.dtype}")`'
+
+
+def _is_tile(task: Task, o: Result) -> bool:
+    """Whether its columns are 1/2, 1 or 2 times N; fewer are one number for each group of columns."""
+    found = frame(task)
+    if found is None:
+        return True
+    _, n, dims = found
+    return Fraction(lengths(o.shape, dims)[-1], n) in WIDTHS
 
 
 def _kind_line(task: Task) -> str:

@@ -7,13 +7,16 @@ import pathlib
 import re
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
+import coda
 import examples_curated
 from agent import task as tasks
 from agent.verify import static
-from coda.primitives import NAMES
+from coda.primitives import NAMES, ColVector, Tile, pair, row_sum, unpair
+from examples_curated import idioms, index
 
 pytestmark = pytest.mark.null
 
@@ -27,21 +30,27 @@ LADDER = (
     "residual_rms",
     "bias_gelu_fp8",
     "residual_layernorm",
+    "expected_improvement",
     "gemm_cross_entropy",
     "rms_cross_entropy",
     "softcap_cross_entropy",
+    "policy_loss",
     "qk_norm_rope",
+    "retention_gate",
     "mx_quantize",
     "expert_scores",
     "symlog_codes",
+    "spectral_mask",
     "swiglu_backward",
     "gelu_backward",
     "rms_backward",
+    "rope_backward",
     "residual_rms_linear",
+    "lora_linear",
+    "neighbour_softmax",
 )
-"""Simple first: maps, vectors and tiles (1 to 6), reductions (7 to 9), stateful transforms (10 to 12), segments (13 to 15),
-rounding in between (16), backward passes (17 to 19), plans (20)."""
-"""Primitives that no example uses. Take a name out with the example that shows it."""
+"""Simple first: maps, vectors and tiles (1 to 6), reductions (7 to 10), stateful transforms and the finisher (11 to 14),
+segments (15 to 18), rounding in between (19), pairs of an operand and backward passes (20 to 24), plans (25 to 27)."""
 
 SECTIONS = ("Computes", "Shapes", "Fusion", "Numerics", "Constraints", "Lesson")
 
@@ -157,3 +166,60 @@ def test_every_primitive_is_shown() -> None:
         assert imported <= called, f"{example_id} imports what it does not use"
         used |= imported
     assert set(NAMES) - used == set()
+
+
+def test_every_idiom_is_shown_and_every_example_shows_one() -> None:
+    shown = {i: idioms.found(examples_curated.load(i).program) for i in LADDER}
+    assert frozenset().union(*shown.values()) == set(idioms.IDIOMS)
+    assert all(shown.values())
+
+
+def test_an_idiom_is_found_in_the_graph_and_not_in_the_text() -> None:
+    """The same formula under other names and in another order; and one without it."""
+
+    @coda.epilogue
+    def turned(acc: Any, t: Tile, f: ColVector) -> dict[str, Any]:  # type: ignore[valid-type]
+        p, q = unpair(t)
+        x, y = unpair(acc * f)
+        return {"v": pair(x * p - q * y, q * x + y * p)}
+
+    @coda.epilogue
+    def swapped(acc: Any) -> dict[str, Any]:
+        x, y = unpair(acc)
+        return {"v": pair(y, x)}
+
+    assert {"pair-rotation", "row-scale", "tile-beside", "column-pairs"} <= idioms.found(turned.program)
+    assert idioms.found(swapped.program) == {"column-pairs"}
+
+
+def test_a_statistic_passed_on_is_told_from_a_vector_that_was_there() -> None:
+    @coda.epilogue
+    def total(acc: Any) -> dict[str, Any]:
+        return {"y": acc, "s": row_sum(acc)}
+
+    @coda.epilogue
+    def scaled(acc: Any, r: ColVector) -> dict[str, Any]:  # type: ignore[valid-type]
+        return {"z": acc * r}
+
+    @coda.plan
+    def passed(x: Any, w: Any, v: Any) -> dict[str, Any]:
+        t = total(x, w)
+        return {"z": scaled(t.y, v, r=t.s).z}
+
+    @coda.plan
+    def given(x: Any, w: Any, v: Any, r: Any) -> dict[str, Any]:
+        return {"z": scaled(total(x, w).y, v, r=r).z}
+
+    assert "plan-statistic" in idioms.found(passed.program)
+    assert "plan-statistic" not in idioms.found(given.program)
+    assert "plan-repeated-gemm" not in idioms.found(passed.program)
+
+
+def test_the_index_names_every_example_idiom_and_primitive() -> None:
+    text = (examples_curated.FOLDER / "README.md").read_text(encoding="utf-8")
+    for table in (index.ladder(), index.idiom_table(), index.primitive_table()):
+        assert table in text, "run `make fix`"
+        assert "none" not in table
+    assert all(f"[`{i}`]({i}.py)" in index.ladder() for i in LADDER)
+    assert all(f"| `{i}` |" in index.idiom_table() for i in idioms.IDIOMS)
+    assert all(f"| `{name}` |" in index.primitive_table() for name in NAMES)

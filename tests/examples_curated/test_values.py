@@ -6,6 +6,7 @@ Through `reference`, which never rounds; and once through the reference backend,
 from __future__ import annotations
 
 import math
+import pathlib
 from typing import Any
 
 import pytest
@@ -19,7 +20,9 @@ from coda.kernel import PlanKernel
 pytestmark = pytest.mark.interp
 
 TASKS = tuple(i for i in tasks.cards() if i in examples_curated.catalog())
-EXTRA = tuple(i for i in examples_curated.catalog() if i not in TASKS)
+OWN = pathlib.Path(__file__).parent / "tasks"
+"""Tasks of examples that solve none of the bank's; `test_judged` takes them to the judge."""
+EXTRA = tuple(i for i in examples_curated.catalog() if i not in TASKS and i not in tasks.cards(OWN))
 SIZES = ((32, 64, 48), (37, 192, 65), (1, 64, 1), (130, 128, 7))
 """M, N, K of the examples without a task; N in whole heads of 64."""
 
@@ -97,7 +100,7 @@ def test_an_example_has_the_interface_of_its_task(task_id: str) -> None:
         return
     program = kernel.program
     assert program.kind == task.kind
-    operands = [i for i in task.inputs if i.role == "operand"]
+    operands = [i for i in task.inputs if i.role not in ("a", "b")]
     assert [(o.name, o.default) for o in program.operands] == [(i.name, i.default) for i in operands]
     assert {o.name: str(o.dtype) for o in program.operands if o.default is None} == task.operand_dtypes()
     dims = task.shapes_of("ragged")[-1].dims
@@ -106,6 +109,29 @@ def test_an_example_has_the_interface_of_its_task(task_id: str) -> None:
     for o in task.outputs:
         assert program.output_shape(o.name, dims["M"], dims["N"]) == tasks.lengths(o.shape, dims)
         assert program.output_dtype(o.name, "bfloat16") == {"data": "bfloat16", "float32": "float32"}[o.dtype]
+
+
+@pytest.mark.parametrize("padding", [0, 5])
+def test_spectral_mask_leaves_padded_frames_out_of_the_energy(padding: int) -> None:
+    x, w, bias, s = _randn(37, 8), _randn(8, 24, seed=1), _randn(24, seed=2), _randn(37, 48, seed=3)
+    s[37 - padding :] = math.nan
+    got = examples_curated.load("spectral_mask").reference(x, w, bias=bias, s=s, padding=padding)
+    real = s[: 37 - padding].view(-1, 24, 2)
+    mask = torch.sigmoid(x @ w + bias)
+    _close(got["mask"], mask, "mask")
+    power = mask[: 37 - padding].square() * real.square().sum(2)
+    _close(got["energy"], power.sum(0), "energy")
+    assert bool(got["kept"][37 - padding :].isnan().all())
+
+
+def test_neighbour_softmax_is_right_to_a_few_roundings_of_its_normaliser() -> None:
+    x = _randn(129, 64).float() / 8
+    kernel = examples_curated.load("neighbour_softmax")
+    r, exact = kernel(x, backend="reference"), kernel.reference(x)
+    wrong = r.share.double() - exact["share"]
+    assert float((wrong / exact["share"].clamp(min=1e-30)).abs().max()) <= 2e-6
+    assert torch.equal(r.share.diagonal(), torch.zeros(129))
+    torch.testing.assert_close(r.share.sum(1), torch.ones(129), rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("task_id", TASKS)

@@ -13,6 +13,7 @@ import jinja2
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
+import authored_kernels
 import examples_curated
 from agent import task
 from agent.authoring import prepare
@@ -137,18 +138,35 @@ def _telling_lines(source: str) -> set[str]:
     return {line.strip() for line in source.splitlines() if len(line.strip()) > 40}
 
 
-@pytest.mark.parametrize("id", SHOWN)
+@pytest.mark.parametrize("id", TASKS)
 def test_no_text_of_the_answer_is_in_the_prompt(id: str) -> None:
+    """Of no withheld example, of no program with the digest of the answer, and of no kept kernel of the task."""
     prompt = prepare.prepare(task.load(id), model="m")
     text = "\n".join([prompt.system, prompt.task_text])
-    own = next(e for e in bank.examples() if e.id == id)
+    own = next((e for e in bank.examples() if e.id == id), None)
     shown = {line for e in prompt.shown.examples for line in _telling_lines(e.source)}
-    alike = [e for e in bank.examples() if e.program.digest == own.program.digest or e.id in prompt.shown.withheld]
-    assert own in alike
-    for example in alike:
+    hidden = [
+        e
+        for e in bank.examples()
+        if e.id in prompt.shown.withheld or (own is not None and e.program.digest == own.program.digest)
+    ]
+    assert (own is None) or (own in hidden)
+    for example in hidden:
         assert example.source not in text
         for line in _telling_lines(example.source) - shown:
             assert line not in text, line
+    for kept in authored_kernels.catalog():
+        if kept.task == id:
+            assert (kept.path / "kernel.py").read_text(encoding="utf-8") not in text
+
+
+@pytest.mark.parametrize("id", ["gemm_geglu", "fp8_block_scale"])
+def test_the_prefix_is_the_same_bytes_in_every_round(id: str) -> None:
+    """Each round prepares its request anew; what was said in between changes nothing before it."""
+    prompts = [prepare.prepare(task.load(id), model="m") for _ in range(2)]
+    said = Exchange(sent(), refusal())
+    rounds = [prompts[0].request([], 1), prompts[1].request([said], 2), prompts[1].request([said, said], 3)]
+    assert len({(r.system, r.task) for r in rounds}) == 1
 
 
 def test_the_own_example_is_shown_when_asked_for() -> None:
@@ -223,7 +241,9 @@ def test_what_is_not_stored_by_default_says_what_to_write() -> None:
     assert rows["scores"].endswith('float32: write `store(v, dtype="float32")` |')
     assert rows["lse"].endswith("float32, the default of a vector |")
     assert '| float8_e4m3fn: write `store(v, dtype="float8_e4m3fn")` |' in task_text(task.load("fp8_row_scale"))
-    assert prompting._stored(Result("v", ("M",))) == "the dtype under test"
+    block = task_text(task.load("fp8_block_scale"))
+    assert "| `scale` | (M, N//128) | float32, the default of a segment value |" in block
+    assert prompting._stored(task.load("fp8_block_scale"), Result("v", ("M",))) == "the dtype under test"
 
 
 def test_an_odd_shape_gets_no_annotation_rather_than_a_wrong_one() -> None:
