@@ -21,7 +21,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from coda.backends.cutedsl import expressions, integers
+from coda.backends.cutedsl import beyond, expressions, integers
 from coda.backends.cutedsl.shared import Anatomy, Statistic
 from coda.primitives.types import DType, Kind, Type
 from coda.primitives.value import Node
@@ -387,7 +387,7 @@ class _Writer:
         name = f"s_{number}"
         lanes = self._spread(s.source, self.count(self.nodes[s.source].type))
         natural = 2 if self.pairs else 1
-        ragged = self.ragged_m if s.axis == "col" else self.ragged_n
+        ragged = self._masked(s)
         if s.fold == "moments":
             raise Inexpressible("row_moments couples mean and deviations, which no operator here accumulates")
         if s.axis == "col" and len(lanes) != natural:
@@ -409,6 +409,12 @@ class _Writer:
             lanes = [lanes[0], IDENTITY[s.fold]]
         results[name] = self._packed(lanes)
         return Sink(name, s, ragged)
+
+    def _masked(self, s: Statistic) -> bool:
+        """Whether what lies beyond the matrix has to be kept out."""
+        ragged = self.ragged_m if s.axis == "col" else self.ragged_n
+        harmless = s.fold in ("sum", "absmax") and s.source in beyond.vanishing(self.program)
+        return ragged and not harmless
 
     @staticmethod
     def _packed(lanes: list[str]) -> str:
