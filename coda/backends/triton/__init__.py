@@ -11,6 +11,7 @@
     pieces.py      parts of tiles that they call: splitting, segments, the two halves of every statistic
     launch.py      files, imports, cross-compilation, launches
     dispatch.py    one kernel's launches, past Triton's own dispatch
+    private.py     the launcher under Triton's launcher, with the reason
 
 Two launches at most: the tile kernel, and the finisher where a program returns vectors. The text of a kernel can be read
 in the cache folder or as `artifact.source`.

@@ -1,30 +1,36 @@
 """One kernel's launches: the first of a kind goes Triton's way, the others straight to what Triton compiled.
 
     Dispatch    a kernel with its arguments and options, called with the tensors of a launch
-    binder      a function that takes a launch's tensors apart, written once per kernel
+    binder      a function that takes a launch's tensors apart for Triton, written once per kernel
+    straight    a function that launches a compiled kernel on tensors, written once per variant (`private` has the launcher)
+    aliasing    a function that says whether an output shares memory with an input
 
 Triton looks at every argument of every launch to find the kernel compiled for it; with some twenty arguments that takes
 longer than a small GEMM. What can differ between two launches of one artifact is little (strides, the kind of a scalar,
 whether an output shares memory with an input: the rest is fixed by its `Problem`), so a short key finds the kernel again.
 Where somebody listens to launches (a profiler's hooks), and in the interpreter, every launch goes Triton's way.
 
-Measured on an H200 (2026-11-29, Triton 3.6): 21 to 23 µs for a launch of one kernel, 41 to 46 µs for two. Of the 41, the
-tile kernel's arguments take 3.5 µs here, the workspace and the check for aliases 6 µs, and Triton's launcher, which
-encodes the descriptors of A and B anew each time, 16.6 µs.
+Measured on an H200 (2026-11-29, Triton 3.6) before descriptors were kept encoded and pointers passed as numbers: 21 to
+23 µs for a launch of one kernel, 41 to 46 µs for two. Of the 41, the tile kernel's arguments took 3.5 µs, the workspace
+and the check for aliases 6 µs, and Triton's launcher, which encodes the descriptors of A and B anew each time, 16.6 µs.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from coda import env
-from coda.backends.triton import lowering
+from coda.backends.triton import lowering, private
 from coda.backends.triton.template import Argument
 from coda.problem import Problem
 
-Binder = Callable[[Mapping[str, Any], Any], tuple[tuple[Any, ...], tuple[Any, ...]]]
+Binder = Callable[[Mapping[str, Any], Any], tuple[Any, ...]]
+Launch = Callable[[int, int, Mapping[str, Any], Any], None]
+REFUSALS = (TypeError, SystemError, AttributeError, OverflowError)
+"""What a launcher raises that does not understand its arguments; nothing has been launched then."""
 
 
 class Dispatch:
@@ -41,28 +47,40 @@ class Dispatch:
         from triton import knobs
 
         self._function, self._options, self._hooks = function, dict(options), knobs.runtime
-        self._bind = binder(arguments, problem, sizes)
+        self._arguments, self._sizes = arguments, dict(sizes)
+        self._variant, self._bind = variant(arguments), binder(arguments, problem, sizes)
         self._direct = not env.interpreting()
-        self._known: dict[Any, Callable[..., None]] = {}
+        self._known: dict[Any, Launch] = {}
+        self._compiled: dict[Any, Any] = {}
 
     def __call__(
         self, programs: int, device: int, tensors: Mapping[str, Any], workspace: Any, constants: dict[str, Any]
     ) -> None:
         """Launch so many programs on the current stream of the current device."""
-        variant, args = self._bind(tensors, workspace)
-        key = (device, variant, *constants.values())
+        key = (device, self._variant(tensors), *constants.values())
         launch = self._known.get(key)
         if launch is not None and not self._watched():
-            launch(programs, *args)
+            try:
+                launch(programs, device, tensors, workspace)
+            except REFUSALS:
+                if key not in self._compiled:
+                    raise
+                compiled = self._compiled.pop(key)  # the direct launcher is not what it was: Triton's own from now on
+                self._known[key] = launch = self._straight(private.public(compiled), compiled, constants)
+                launch(programs, device, tensors, workspace)
             return
-        compiled = self._function[(programs,)](*args, **constants, **self._options)
+        compiled = self._function[(programs,)](*self._bind(tensors, workspace), **constants, **self._options)
         if self._direct:
-            self._known[key] = _straight(compiled, device, tuple(constants.values()))
+            self._compiled[key] = compiled
+            self._known[key] = self._straight(private.launcher(compiled), compiled, constants)
 
     def build(self, programs: int, tensors: Mapping[str, Any], workspace: Any, constants: dict[str, Any]) -> None:
         """Have Triton compile what such a launch needs, into its cache on disk, and launch nothing."""
-        _, args = self._bind(tensors, workspace)
+        args = self._bind(tensors, workspace)
         self._function.warmup(*args, grid=(programs,), **constants, **self._options)
+
+    def _straight(self, launcher: private.Launcher, compiled: Any, constants: Mapping[str, Any]) -> Launch:
+        return straight(launcher, self._arguments, self._sizes, tuple(constants.values()), compiled.function)
 
     def _watched(self) -> bool:
         """Whether somebody wants to hear of launches."""
@@ -70,60 +88,103 @@ class Dispatch:
         return bool(getattr(enter, "calls", enter) or getattr(leave, "calls", leave))
 
 
-def _straight(compiled: Any, device: int, constants: tuple[Any, ...]) -> Callable[..., None]:
-    """A launch of a compiled kernel without a look at its arguments."""
-    from triton.runtime import driver
-
-    run, function, metadata = compiled.run, compiled.function, compiled.packed_metadata
-    stream = driver.active.get_current_stream
-
-    def launch(programs: int, *args: Any) -> None:
-        run(programs, 1, 1, stream(device), function, metadata, None, None, None, *args, *constants)
-
-    return launch
+def aliasing(outputs: Iterable[str], inputs: Iterable[str]) -> Callable[[Mapping[str, Any]], bool]:
+    """Of a launch's tensors: whether one of these outputs starts where one of these inputs does."""
+    read = " or ".join(f"p == tensors[{name!r}].data_ptr()" for name in inputs)
+    if not read:
+        return lambda tensors: False
+    lines = [f"    p = tensors[{name!r}].data_ptr()\n    if {read}: return True" for name in outputs]
+    return _function("aliased(tensors)", [*lines, "    return False"], {})  # type: ignore[no-any-return]
 
 
 # arguments --------------------------------------------------------------------------------------------------------
 
 
-def binder(arguments: tuple[Argument, ...], problem: Problem, sizes: Mapping[str, int]) -> Binder:
-    """A function of a launch's tensors and workspace: what tells variants of the kernel apart, and its arguments.
+def _function(head: str, lines: Iterable[str], known: dict[str, Any]) -> Any:
+    """A function from text: one expression per argument is several times faster than one call per argument."""
+    exec("\n".join([f"def {head}:", *lines]), known)  # noqa: S102  names of the program's own operands, checked when it was traced
+    return known[head[: head.index("(")]]
 
-    It is compiled from text: one expression per argument is several times faster than one call per argument.
-    """
-    known: dict[str, Any] = {"kind": _kind}
-    setup: dict[str, str] = {}
-    values, variant = [], []
-    for i, a in enumerate(arguments):
-        tensor = f"t_{a.tensor.replace('.', '_dot_')}"
-        if a.what not in ("size", "workspace"):
-            setup[tensor] = f"tensors[{a.tensor!r}]"
-        value = tensor
-        if a.what == "size":
-            value = str(sizes[a.tensor])
-        elif a.what == "workspace":
-            value = "workspace"
-        elif a.what == "stride":
-            value = f"v_{i}"
-            setup[value] = f"{tensor}.stride({a.dim})"
-            variant.append(value)
+
+def variant(arguments: tuple[Argument, ...]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+    """A function of a launch's tensors: what tells variants of the kernel apart."""
+    parts = []
+    for a in arguments:
+        if a.what == "stride":
+            parts.append(f"tensors[{a.tensor!r}].stride({a.dim}), ")
         elif a.what == "scalar":
-            value, known[f"scalar_{i}"] = f"v_{i}", _interpreted_scalar if env.interpreting() else _scalar
-            setup[value] = f"scalar_{i}({tensor}, {'int' if a.type == 'i64' else 'float'})"
-            variant.append(f"kind({value})")
-        elif a.what == "descriptor":
-            known[f"descriptor_{i}"] = _Descriptors(a)
-            value = f"descriptor_{i}({tensor})"
-        elif a.type == "*u8" and problem.spec(a.tensor).dtype in lowering.FP8:
-            import torch
+            parts.append(f"kind(tensors[{a.tensor!r}]), ")
+    return _function("variant(tensors)", [f"    return ({''.join(parts)})"], {"kind": _kind})  # type: ignore[no-any-return]
 
-            known["bytes_of"] = torch.uint8
-            value = f"{tensor}.view(bytes_of)"
+
+def binder(arguments: tuple[Argument, ...], problem: Problem, sizes: Mapping[str, int]) -> Binder:
+    """A function of a launch's tensors and workspace: the arguments that Triton takes."""
+    known: dict[str, Any] = {}
+    values = []
+    for i, a in enumerate(arguments):
+        value = f"tensors[{a.tensor!r}]"
+        if a.what == "descriptor":
+            known[f"descriptor_{i}"] = functools.partial(_descriptor, a)
+            value = f"descriptor_{i}({value})"
+        elif a.what == "pointer":
+            if a.type == "*u8" and problem.spec(a.tensor).dtype in lowering.FP8:
+                import torch
+
+                known["bytes_of"] = torch.uint8
+                value = f"{value}.view(bytes_of)"
+        else:
+            value = _plain(i, a, sizes, known)
         values.append(value)
-    lines = [f"    {name} = {text}" for name, text in setup.items()]
-    lines.append(f"    return ({''.join(v + ', ' for v in variant)}), ({''.join(v + ', ' for v in values)})")
-    exec("\n".join(["def bind(tensors, workspace):", *lines]), known)  # noqa: S102  names of the program's own operands, checked when it was traced
-    return known["bind"]  # type: ignore[no-any-return]
+    return _function("bind(tensors, workspace)", [f"    return ({''.join(v + ', ' for v in values)})"], known)  # type: ignore[no-any-return]
+
+
+def _plain(i: int, a: Argument, sizes: Mapping[str, int], known: dict[str, Any]) -> str:
+    """The expression of an argument that is neither a pointer nor a descriptor."""
+    if a.what == "size":
+        return str(sizes[a.tensor])
+    if a.what == "workspace":
+        return "workspace"
+    if a.what == "stride":
+        return f"tensors[{a.tensor!r}].stride({a.dim})"
+    known[f"scalar_{i}"] = _interpreted_scalar if env.interpreting() else _scalar
+    return f"scalar_{i}(tensors[{a.tensor!r}], {'int' if a.type == 'i64' else 'float'})"
+
+
+def straight(
+    launcher: private.Launcher,
+    arguments: tuple[Argument, ...],
+    sizes: Mapping[str, int],
+    constants: tuple[Any, ...],
+    function: Any,
+) -> Launch:
+    """A launch of a compiled kernel without a look at its arguments. Pointers are numbers: a launcher asks the driver about
+    anything else."""
+    from triton.runtime import driver
+
+    known: dict[str, Any] = {"run": launcher.run, "stream": driver.active.get_current_stream, "function": function}
+    known |= {f"before_{i}": x for i, x in enumerate(launcher.before)}
+    values, descriptors = [], 0
+    for i, a in enumerate(arguments):
+        value = f"tensors[{a.tensor!r}]"
+        if a.what == "descriptor":
+            encode = functools.partial(launcher.encode, descriptors) if launcher.encode else None
+            known[f"descriptor_{i}"] = _Descriptors(a, encode)
+            value = f"*descriptor_{i}({value})"
+            descriptors += 1
+        elif a.what == "pointer":
+            value = f"{value}.data_ptr()"
+        elif a.what == "workspace":
+            value = "None if workspace is None else workspace.data_ptr()"
+        else:
+            value = _plain(i, a, sizes, known)
+        values.append(value)
+    known |= {f"constant_{i}": x for i, x in enumerate(constants)}
+    values += [f"constant_{i}" for i in range(len(constants))]
+    own = ", ".join(values)
+    given = f"({own},)" if launcher.packed else own
+    before = "".join(f"before_{i}, " for i in range(len(launcher.before)))
+    text = f"    run(programs, 1, 1, stream(device), function, {before}{given})"
+    return _function("launch(programs, device, tensors, workspace)", [text], known)  # type: ignore[no-any-return]
 
 
 def _kind(x: Any) -> Any:
@@ -160,25 +221,25 @@ class _Address:
 
 
 class _Descriptors:
-    """The descriptor of a matrix; the last ones are remembered, by address and strides (the sizes are the artifact's)."""
+    """The descriptor of a matrix, as a launcher takes it; the last ones are remembered, by address and strides (the sizes
+    are the artifact's)."""
 
     REMEMBERED = 64
 
-    def __init__(self, a: Argument) -> None:
-        self._a, self._lasting = a, not env.interpreting()
-        self._found: dict[Any, Any] = {}
+    def __init__(self, a: Argument, encode: Callable[[Any], tuple[Any, ...]] | None) -> None:
+        self._a, self._encode = a, encode
+        self._found: dict[Any, tuple[Any, ...]] = {}
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: Any) -> tuple[Any, ...]:
         key = (x.data_ptr(), x.stride())
         found = self._found.get(key)
         if found is None:
-            found = _descriptor(self._a, x)
-            if self._lasting:
-                found = copy.copy(found)
-                found.base = _Address(x)
-                if len(self._found) >= self.REMEMBERED:
-                    self._found.clear()
-                self._found[key] = found
+            descriptor = copy.copy(_descriptor(self._a, x))
+            descriptor.base = _Address(x)
+            found = (descriptor,) if self._encode is None else self._encode(descriptor)
+            if len(self._found) >= self.REMEMBERED:
+                self._found.clear()
+            self._found[key] = found
         return found
 
 

@@ -19,7 +19,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -27,7 +27,7 @@ from typing import Any
 from coda import env
 from coda.backends.triton import configs
 from coda.backends.triton.analysis import Anatomy
-from coda.backends.triton.dispatch import Dispatch
+from coda.backends.triton.dispatch import Dispatch, aliasing
 from coda.backends.triton.finish import sections
 from coda.backends.triton.template import GENERATOR, Argument, Generated
 from coda.errors import BackendUnavailable, CompileError
@@ -99,6 +99,7 @@ class Runner:
     _finisher: Dispatch | None = field(init=False)
     _first: str = field(init=False)
     _grid: dict[int, int] = field(init=False, default_factory=dict)
+    _aliased: Callable[[Mapping[str, Any]], bool] = field(init=False)
 
     def __post_init__(self) -> None:
         p, s, form = self.problem, self.schedule, self.generated.form
@@ -112,6 +113,7 @@ class Runner:
         self._first = "a" if self.program.kind == "epilogue" else self.program.first_tile.name  # type: ignore[union-attr]
         self.outputs = tuple(f"out.{o.name}" for o in anatomy.tile_outputs)
         self.inputs = tuple(o.name for o in self.program.operands if o.kind == "tile")
+        self._aliased = aliasing(self.outputs, self.inputs)
         self.options = {"num_warps": s.warps, "num_stages": s.stages, "enable_fp_fusion": self.program.fast_math}
         self.finish_options = {**self.options, "num_warps": 4, "num_stages": 2}
         if self.generated.overlapped:
@@ -158,7 +160,9 @@ class Runner:
     def _launch(self, tensors: Mapping[str, Any], device: Any) -> None:
         import torch
 
-        workspace = torch.empty(self.workspace, dtype=torch.float32, device=device) if self.workspace else None
+        workspace = None
+        if self.workspace:
+            workspace = torch.empty_strided((self.workspace,), (1,), dtype=torch.float32, device=device)
         index = device.index or 0
         try:
             if self.tiles and self._kernel is not None:
@@ -189,13 +193,6 @@ class Runner:
         if device.index not in self._grid:
             self._grid[device.index] = min(self.tiles, multiprocessors(device))
         return self._grid[device.index]
-
-    def _aliased(self, tensors: Mapping[str, Any]) -> bool:
-        """Whether an output shares memory with a tile that the kernel reads."""
-        if not self.inputs:
-            return False
-        read = {tensors[name].data_ptr() for name in self.inputs if name in tensors}
-        return any(tensors[name].data_ptr() in read for name in self.outputs)
 
 
 @functools.cache

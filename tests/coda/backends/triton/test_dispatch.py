@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from coda.backends.triton import dispatch  # noqa: E402
 from coda.backends.triton.template import Argument  # noqa: E402
 from coda.problem import Problem, TensorSpec  # noqa: E402
 
+LAUNCHER = dispatch.private.launcher
 ARGUMENTS = (
     Argument("a", "descriptor", "a", block=(16, 16)),
     Argument("x_ptr", "pointer", "x", type="*fp32"),
@@ -33,12 +35,40 @@ def tensors(**changes: Any) -> dict[str, Any]:
     return {"a": torch.zeros(16, 64), "x": x, "eps": 1e-6, "k": 3, "out.y": y, **changes}
 
 
+class Run:
+    """In place of Triton's launcher of a compiled kernel, public and below: remembers what it is called with."""
+
+    global_scratch_size = profile_scratch_size = 0
+    launch_cooperative_grid = launch_pdl = gsan_enabled = False
+
+    def __init__(self) -> None:
+        self.public: list[tuple[Any, ...]] = []
+        self.raw: list[tuple[Any, ...]] = []
+
+        def launcher(*args: Any) -> None:
+            self.raw.append(args)
+
+        def inner(*args: Any) -> None:
+            launcher(*args)
+
+        self.launch = inner
+
+    def __call__(self, *args: Any) -> None:
+        self.public.append(args)
+
+
 class Function:
-    """In place of a compiled-on-demand kernel: remembers its launches."""
+    """In place of a compiled-on-demand kernel: remembers its launches, and is what it compiled too."""
+
+    function, packed_metadata = 77, (8, 1, 1024)
 
     def __init__(self) -> None:
         self.slow: list[tuple[Any, ...]] = []
-        self.fast: list[tuple[Any, ...]] = []
+        self.run = Run()
+
+    @property
+    def fast(self) -> list[tuple[Any, ...]]:
+        return self.run.public
 
     def __getitem__(self, grid: tuple[int]) -> Any:
         def launch(*args: Any, **options: Any) -> Function:
@@ -50,14 +80,21 @@ class Function:
 
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> tuple[Function, dispatch.Dispatch]:
+    import triton.runtime
+
     monkeypatch.setattr(dispatch.env, "interpreting", lambda: False)
+    monkeypatch.setattr(triton.runtime.driver, "_active", Driver(), raising=False)
+    monkeypatch.setattr(dispatch.private, "launcher", dispatch.private.public)
     function = Function()
-
-    def straight(compiled: Function, device: int, constants: tuple[Any, ...]) -> Any:
-        return lambda programs, *args: compiled.fast.append((programs, args, constants))
-
-    monkeypatch.setattr(dispatch, "_straight", straight)
     return function, dispatch.Dispatch(function, ARGUMENTS, PROBLEM, SIZES, {"num_warps": 4})
+
+
+class Driver:
+    """In place of the driver of a GPU."""
+
+    @staticmethod
+    def get_current_stream(device: int) -> int:
+        return 1000 + device
 
 
 def test_arguments_in_order(kernel: Any) -> None:
@@ -81,8 +118,20 @@ def test_the_second_launch_is_direct(kernel: Any) -> None:
     launch(5, 0, tensors(), None, {"ALIASED": False})
     launch(6, 0, tensors(eps=2.5, k=-4), None, {"ALIASED": False})
     assert len(function.slow) == 1
-    ((programs, args, constants),) = function.fast
-    assert (programs, constants, args[3], args[4]) == (6, (False,), 2.5, -4)
+    ((programs, *_, aliased),) = function.fast
+    args = function.fast[0]
+    assert args[:9] == (6, 1, 1, 1000, 77, (8, 1, 1024), None, None, None)
+    assert (programs, aliased, args[12:14]) == (6, False, (2.5, -4))
+
+
+def test_pointers_are_numbers(kernel: Any) -> None:
+    function, launch = kernel
+    bound, workspace = tensors(), torch.zeros(7)
+    launch(5, 0, bound, workspace, {})
+    launch(5, 0, bound, workspace, {})
+    (args,) = function.fast
+    assert args[10] == bound["x"].data_ptr()
+    assert args[14:16] == (bound["out.y"].data_ptr(), workspace.data_ptr())
 
 
 @pytest.mark.parametrize(
@@ -121,14 +170,114 @@ def test_a_listening_profiler_hears_every_launch(kernel: Any, monkeypatch: pytes
 
 
 def test_descriptors_are_remembered_and_hold_no_memory() -> None:
-    make = dispatch._Descriptors(ARGUMENTS[0])
-    make._lasting = True
+    made = []
+    make = dispatch._Descriptors(ARGUMENTS[0], lambda d: (made.append(d) or len(made), *d.shape, *d.strides))
     x = torch.zeros(16, 64)
-    assert make(x) is make(x)
-    assert make(x).base is not x
+    assert make(x) == make(x) == (1, 16, 64, 64, 1)
+    assert made[0].base is not x
     others = [torch.zeros(16, 64) for _ in range(make.REMEMBERED + 2)]
     for other in others:
         make(other)
     assert len(make._found) <= make.REMEMBERED
     wide = torch.zeros(16, 128)[:, :64]
-    assert make(wide).strides == [128, 1]
+    assert make(wide)[1:] == (16, 64, 128, 1)
+
+
+# the launcher below Triton's ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Descriptors are encoded without a GPU: what would be the encoded one is a word."""
+    import triton.backends.nvidia.driver as nvidia
+
+    monkeypatch.setattr(
+        nvidia, "make_tensordesc_arg", lambda d, metadata, *_: [f"encoded by {metadata}", *d.shape, *d.strides]
+    )
+
+
+@pytest.mark.parametrize(("version", "packed"), [("3.6.0", False), ("3.9.1", True)])
+def test_descriptors_are_encoded_once(
+    kernel: Any, encoding: None, monkeypatch: pytest.MonkeyPatch, version: str, packed: bool
+) -> None:
+    import triton
+
+    function, launch = kernel
+    function.metadata = types.SimpleNamespace(tensordesc_meta=["swizzle"])
+    function.run.arg_annotations, function.run.kernel_signature = ["annotations"], b"signature"
+    Driver.utils = types.SimpleNamespace(launch=lambda *args: function.run.raw.append(args))
+    monkeypatch.setattr(triton, "__version__", version)
+    monkeypatch.setattr(dispatch.private, "launcher", LAUNCHER)
+    bound, workspace = tensors(), torch.zeros(7)
+    for _ in range(3):
+        launch(5, 0, bound, workspace, {"ALIASED": True})
+    assert len(function.slow) == 1
+    assert len(function.run.raw) == 2
+    assert not function.run.public
+    args = function.run.raw[1]
+    assert args[:7] == (5, 1, 1, 1000, 77, False, False)
+    if packed:
+        assert args[7:15] == ((8, 1, 1024), None, None, None, None, None, ["annotations"], b"signature")
+        (own,) = args[15:]
+    else:
+        assert args[7:13] == (None, None, (8, 1, 1024), None, None, None)
+        own = args[13:]
+    assert own[:5] == ("encoded by swizzle", 16, 64, 64, 1)
+    assert own[5] == bound["x"].data_ptr()
+    assert own[-1] is True
+
+
+def test_a_launcher_that_refuses_is_replaced_by_the_public_one(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    function, launch = kernel
+
+    def refuses(*args: Any) -> None:
+        raise TypeError("function takes exactly 7 arguments")
+
+    monkeypatch.setattr(dispatch.private, "launcher", lambda compiled: dispatch.private.Launcher(refuses, ()))
+    for _ in range(3):
+        launch(5, 0, tensors(), None, {})
+    assert (len(function.slow), len(function.fast)) == (1, 2)
+
+
+def test_a_public_launch_that_fails_is_not_tried_again(kernel: Any) -> None:
+    function, launch = kernel
+    launch(5, 0, tensors(), None, {})
+
+    class Broken(Run):
+        def __call__(self, *args: Any) -> None:
+            self.public.append(args)
+            raise TypeError("bad")
+
+    function.run = Broken()
+    launch._known.clear()
+    launch(5, 0, tensors(), None, {})
+    with pytest.raises(TypeError, match="bad"):
+        launch(5, 0, tensors(), None, {})
+    assert len(function.run.public) == 2  # as it was, and once more after the direct launcher was given up
+    with pytest.raises(TypeError, match="bad"):
+        launch(5, 0, tensors(), None, {})
+    assert len(function.run.public) == 3
+
+
+@pytest.mark.parametrize("change", ["version", "scratch", "shape"])
+def test_what_was_not_read_goes_the_public_way(monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+    import triton
+
+    function = Function()
+    function.metadata = types.SimpleNamespace()
+    monkeypatch.setattr(triton, "__version__", "3.12.0" if change == "version" else "3.6.0")
+    if change == "scratch":
+        function.run.global_scratch_size = 64
+    if change == "shape":
+        function.run.launch = lambda *args: function  # closes over something else
+    found = LAUNCHER(function)
+    assert found.run is function.run
+    assert found.encode is None
+
+
+def test_aliasing() -> None:
+    x, y, z = torch.zeros(4), torch.zeros(4), torch.zeros(4)
+    shares = dispatch.aliasing(["out.p", "out.q"], ["x", "y"])
+    assert not shares({"x": x, "y": y, "out.p": z, "out.q": z})
+    assert shares({"x": x, "y": y, "out.p": z, "out.q": y})
+    assert not dispatch.aliasing(["out.p"], [])({"out.p": z})
