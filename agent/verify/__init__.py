@@ -19,7 +19,10 @@ In the order in which a candidate meets them, each gate with what it stands on:
     runner.py          a program on a backend, in the judge's own buffers
     compile.py         gate `compile`: a kernel for the target, and its resources
     numerics.py        gate `numerics`: as right as eager, written completely, repeatable
+    tuning.py          a program's schedules by measurement, the author's among them
+    entrants.py        what races: kernels, peers, ceilings;  racing.py  times it and says the word
     bench.py           gate `bench`: against every peer, on a GPU
+    suite.py           many kernels on many shapes, in waves;  bench_worker.py  its process
     judge.py           all gates in order -> `Verdict`
     feedback.py        verdict -> what an author may know
     lint.py            is a task able to refuse wrong kernels?

@@ -24,6 +24,7 @@ from coda.bench.timing import Clock, CudaClock
 from ..records import GateRecord, Status
 from ..task import Dims, Task
 from . import inputs as draws
+from . import tuning
 from .blame import blame, described
 from .entrants import Entrants, checker, enter, sets_of, traffic
 from .racing import Answer, Race, race, together
@@ -40,6 +41,7 @@ def gate(run: Judgement) -> GateRecord:
 
     if not run.options.device or run.gpu is None:
         return GateRecord.not_run("bench", "no GPU" if run.options.device else "not asked to use a GPU")
+    won = tuning.tuned(run)
     payload = run.payload(
         "bench",
         backends=list(run.options.backends),
@@ -55,7 +57,10 @@ def gate(run: Judgement) -> GateRecord:
         env={"TRITON_INTERPRET": None},
         memory_mb=run.limits.memory_mb,
     )
-    return probed(run, from_worker("bench", outcome), outcome)
+    record = from_worker("bench", outcome)
+    if won:
+        record = record.model_copy(update={"evidence": {**record.evidence, "tuned": won}})
+    return probed(run, record, outcome)
 
 
 def work(payload: dict[str, Any]) -> dict[str, Any]:

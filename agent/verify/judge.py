@@ -44,6 +44,8 @@ class Limits(Record):
     """Per backend."""
     numerics_s: float = Field(default=300.0, gt=0)
     bench_s: float = Field(default=600.0, gt=0)
+    tune_s: float = Field(default=600.0, gt=0)
+    """Of tuning before it, where that was asked for: nothing is started later."""
     wait_s: float = Field(default=150.0, ge=0)
     """Of waiting until no other process of ours uses the GPU; comes on top of what a gate may take."""
     health_s: float = Field(default=60.0, gt=0)
@@ -68,6 +70,8 @@ class Options(Record):
     bench_peers: tuple[str, ...] = ()
     """Competing peers to time; empty: every one that applies. The plain GEMM is always timed."""
     bench_rounds: int = Field(default=25, ge=3)
+    tune: bool = False
+    """Whether the kernel's schedules are tuned before the benchmark, the author's among the candidates."""
     device: bool = True
     """Whether a GPU may be used."""
 
