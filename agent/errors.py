@@ -274,6 +274,18 @@ class JudgeUnavailable(AgentError):
     code = "judge-unavailable"
 
 
+class BenchUnavailable(AgentError):
+    """Nothing can be measured here: no GPU, one that is in use, or one that is unusable."""
+
+    code = "bench-unavailable"
+
+
+class PlotsUnavailable(AgentError):
+    """Pictures need matplotlib, which is not installed."""
+
+    code = "plots-unavailable"
+
+
 # ---- kernels that are reviewed, promoted, compared -------------------------------------------------------------------
 
 

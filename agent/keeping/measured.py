@@ -3,6 +3,7 @@
     records     every `coda.bench.record.BenchRecord` inside a JSON value
     of_kernel   those of a kernel, from its fresh verdict and from `bench/<gpu>.json` beside it
     of_example  those of a curated example, from the JSON files of its bank
+    of_file     all records of a file, read once as long as it does not change
     Timing      one variant of one record, for a table
     timings     a record as such rows
 
@@ -13,6 +14,7 @@ different clocks. Neighbours: `review` and `compare` show these.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,13 +22,15 @@ from pathlib import Path
 from typing import Any
 
 import examples_curated
-from coda.bench.record import FORMAT, BenchRecord
+from coda.bench.record import FORMAT, BenchRecord, Measured
 from coda.bench.timing import NOISE
 
 from ..records import Verdict
 from .shelves import Kept
 
 MAX_DEPTH = 8
+KERNELS = ("candidate", "llm")
+"""Authors of what is measured, in records: its other backends are no ceilings."""
 _SHAPE_OF_A_RECORD = {"task", "program_digest", "measured", "compared"}
 
 
@@ -103,29 +107,44 @@ def of_kernel(kept: Kept, verdict: Verdict | None, digest: str) -> Measurements:
 
 def of_example(digest: str, folder: Path = examples_curated.FOLDER) -> Measurements:
     """Records of a curated example's program: every JSON file of the bank is looked through."""
-    sources: list[tuple[str, Any]] = []
-    for path in sorted(folder.glob("**/*.json")):
-        try:
-            sources.append((path.relative_to(folder).as_posix(), json.loads(path.read_text("utf-8"))))
-        except (OSError, ValueError, RecursionError) as error:
-            sources.append((path.name, {"format": FORMAT, "unreadable": str(error)}))
-    found = _belonging(sources, digest)
+    paths = sorted(folder.glob("**/*.json"))
+    found = _counted(((path.relative_to(folder).as_posix(), r) for path in paths for r in of_file(path)), digest)
     return Measurements(found.records, tuple(s for s in found.set_aside if "another program" not in s))
 
 
+def of_file(path: Path) -> tuple[BenchRecord | str, ...]:
+    """Every record of a JSON file, and a sentence for what cannot be read."""
+    try:
+        return _of_file(path, path.stat().st_mtime_ns)
+    except OSError as error:
+        return (f"a record that cannot be used: {error.strerror or error}",)
+
+
+@functools.lru_cache(maxsize=64)
+def _of_file(path: Path, stamp: int) -> tuple[BenchRecord | str, ...]:
+    """`stamp` makes a changed file a new one."""
+    try:
+        return tuple(records(json.loads(path.read_text("utf-8"))))
+    except (ValueError, RecursionError) as error:
+        return (f"a record that cannot be used: {error}",)
+
+
 def _belonging(sources: Iterable[tuple[str, Any]], digest: str) -> Measurements:
+    return _counted(((name, record) for name, value in sources for record in records(value)), digest)
+
+
+def _counted(found: Iterable[tuple[str, BenchRecord | str]], digest: str) -> Measurements:
     kept: list[BenchRecord] = []
     aside: list[str] = []
-    for name, value in sources:
-        for record in records(value):
-            if isinstance(record, str):
-                aside.append(f"{name}: {record}")
-            elif record.program_digest != digest:
-                aside.append(f"{name}: a record of another program, {record.program_digest[:12]}")
-            elif not record.verified:
-                aside.append(f"{name}: a record whose outputs were not right")
-            elif record not in kept:
-                kept.append(record)
+    for name, record in found:
+        if isinstance(record, str):
+            aside.append(f"{name}: {record}")
+        elif record.program_digest != digest:
+            aside.append(f"{name}: a record of another program, {record.program_digest[:12]}")
+        elif not record.verified:
+            aside.append(f"{name}: a record whose outputs were not right")
+        elif record not in kept:
+            kept.append(record)
     return Measurements(tuple(kept), tuple(dict.fromkeys(aside)))
 
 
@@ -145,7 +164,9 @@ def shape(dims: Mapping[str, int]) -> str:
 def timings(found: Measurements) -> Iterator[Timing]:
     """Every variant of every record, the kernel first."""
     for record in found.records:
-        words = {c.peer: f"×{c.ratio:.3f} ({c.low:.3f} to {c.high:.3f}), {c.word}" for c in record.compared}
+        words = {
+            c.variant or c.peer: f"×{c.ratio:.3f} ({c.low:.3f} to {c.high:.3f}), {c.word}" for c in record.compared
+        }
         note = f"SUSPECT: {record.suspicion}" if record.suspicion else ""
         for variant in sorted(record.measured, key=lambda m: m.name != record.kernel):
             if variant.name == NOISE:
@@ -161,8 +182,13 @@ def timings(found: Measurements) -> Iterator[Timing]:
                 us=variant.median * 1e6,
                 low=variant.low * 1e6,
                 high=variant.high * 1e6,
-                against=floor
-                if mine
-                else words.get(variant.name, "a ceiling, not a competitor" if variant.name == "cublas" else ""),
-                note=note if mine else "",
+                against=floor if mine else words.get(variant.name, _otherwise(variant)),
+                note=note if mine else variant.note,
             )
+
+
+def _otherwise(variant: Measured) -> str:
+    """What is said of a variant with which the kernel was not compared."""
+    if variant.author in KERNELS:
+        return ""
+    return "a slower configuration" if variant.peer else "a ceiling, not a competitor"

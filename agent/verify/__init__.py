@@ -22,7 +22,7 @@ In the order in which a candidate meets them, each gate with what it stands on:
     tuning.py          a program's schedules by measurement, the author's among them
     entrants.py        what races: kernels, peers, ceilings;  racing.py  times it and says the word
     bench.py           gate `bench`: against every peer, on a GPU
-    suite.py           many kernels on many shapes, in waves;  bench_worker.py  its process
+    suite.py           many kernels on many shapes, in waves;  bench_worker.py  its process;  journal.py  who killed it
     judge.py           all gates in order -> `Verdict`
     feedback.py        verdict -> what an author may know
     lint.py            is a task able to refuse wrong kernels?

@@ -289,15 +289,27 @@ def sets_of(task: Task, dims: Dims, *, seed: int, device: str = "cuda") -> list[
 class checker:  # noqa: N801 - a function with a memory
     """Compares on the device, with the reference of one set at a time: audits come sorted by set."""
 
-    def __init__(self, task: Task, dims: Dims, sets: Sequence[Inputs], seed: int) -> None:
-        self.task, self.dims, self.sets, self.seed = task, dims, sets, seed
+    def __init__(
+        self,
+        task: Task,
+        dims: Dims,
+        sets: Sequence[Inputs],
+        seed: int,
+        *,
+        alone: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
+    ) -> None:
+        """`alone` is around the evaluation of a reference, which needs many times the memory of what it is compared with."""
+        self.task, self.dims, self.sets, self.seed, self.alone = task, dims, sets, seed, alone
         self._known: dict[int, tuple[dict[str, torch.Tensor], ...]] = {}
 
     def __call__(self, at: int, out: Tensors) -> str | None:
         if at not in self._known:
             self.forget()
             case = Case("benchmark", self.dims, DTYPE, "normal", draws.subseed(self.seed, at))
-            self._known[at] = expected(self.task, case, self.sets[at])
+            with self.alone():
+                self._known[at] = expected(self.task, case, self.sets[at])
+                if torch.cuda.is_available():
+                    torch.cuda.empty_cache()  # other processes need the memory
         right, today, noise = self._known[at]
         length = max(self.dims.values())
         for name, bad in self._compared(out, right, today, noise, length):

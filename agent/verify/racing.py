@@ -14,9 +14,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
-
-import torch
+from typing import TYPE_CHECKING, Any, Literal
 
 from coda.bench import peers
 from coda.bench.record import BenchRecord, Compared, measured
@@ -26,6 +24,9 @@ from coda.bench.timing import PUBLISHED_RUNS, Clock, Timings, measure, measure_p
 from ..records import Status
 from ..task import Dims
 
+if TYPE_CHECKING:
+    import torch
+
 DTYPE = "bfloat16"
 CANDIDATE = "candidate"
 """The author of what is judged: the judge does not know whose it is, what keeps the kernel does."""
@@ -33,7 +34,7 @@ AUDITS = 4
 """Timed calls whose outputs are compared afterwards."""
 
 Protocol = Literal["default", "paper"]
-Tensors = Mapping[str, torch.Tensor]
+Tensors = Mapping[str, "torch.Tensor"]
 Variant = Callable[[Mapping[str, Any]], Any]
 """Inputs by name in; a kernel's outputs by name out, whatever a peer writes."""
 Check = Callable[[int, Tensors], str | None]

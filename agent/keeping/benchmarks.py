@@ -1,0 +1,242 @@
+"""Benchmarks that a person asks for: which kernels, at which sizes, where results go, and what need not be measured again.
+
+    Target    a kernel that can be timed: a curated example or a kept kernel
+    targets   what the names on a command line mean
+    jobs      every target at every size
+    Log       results of one sweep, one line each, written as they come; what a resumed sweep need not repeat
+    measure   run what the log does not have, and log it
+    keep      put records beside the kernels they are of
+
+A record goes where `measured` finds it: an example's to `examples_curated/records/<gpu>.json`, a kept kernel's to `bench/<gpu>.json`
+in its folder. A new record of the same kernel, size and protocol takes the old one's place; records of what an example no longer
+is are dropped with it. Neighbours: `agent.verify.suite` runs the jobs, `commands/bench.py` is the command.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+import examples_curated
+from coda.bench.record import BenchRecord
+from coda.errors import CodaError
+from coda.kernel import from_json
+
+from .. import files, task
+from ..errors import KernelDamaged, UnknownSubject, UnknownTask
+from ..verify.subject import task_ref
+from ..verify.suite import Job, Machine, Options, Result, Tell, key_of, run
+from . import measured
+from . import shelves as kernels
+from .shelves import Kept
+
+RECORDS = examples_curated.FOLDER / "records"
+EXAMPLES = "examples_curated"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A kernel that can be timed."""
+
+    id: str
+    task: str
+    program: str
+    """JSON."""
+    digest: str
+    schedule: Mapping[str, Any] | None
+    records: Path
+    """The folder of its records, one file per GPU."""
+
+
+def targets(
+    texts: Sequence[str], *, folders: Iterable[Path], runs: Path, everything: bool = False
+) -> tuple[Target, ...]:
+    """A task stands for its example and every kept kernel. Raises `UnknownSubject`, `KernelDamaged`."""
+    folders = tuple(folders)
+    wanted = [*texts, *(task.cards() if everything else ())]
+    found: dict[str, Target] = {}
+    for text in wanted:
+        for target in _targets(text, folders, runs, missing_ok=everything and text not in texts):
+            found.setdefault(target.id, target)
+    return tuple(found.values())
+
+
+def _targets(text: str, folders: tuple[Path, ...], runs: Path, *, missing_ok: bool) -> list[Target]:
+    name = text.removeprefix(f"{EXAMPLES}/")
+    if text != name and name in examples_curated.catalog():
+        return [of_example(name)]
+    try:
+        card = task.find(text)
+    except UnknownTask:
+        return [of_kept(kernels.find(text, folders=folders, runs=runs))]
+    found = [of_example(card.id)] if card.id in examples_curated.catalog() else []
+    found += [of_kept(kernels.read(e.path)) for e in kernels.entries(folders) if e.task == card.id]
+    if not found and not missing_ok:
+        hint = f"`coda-agent author {card.id}` writes one"
+        raise UnknownSubject(text, kinds="task with a kernel", hint=hint)
+    return found
+
+
+def of_example(example_id: str) -> Target:
+    """A curated example. Raises `UnknownSubject` for one that belongs to no task: it has nothing to be compared with."""
+    if example_id not in task.cards():
+        raise UnknownSubject(example_id, kinds="example of a task", hint="`coda-agent list tasks` shows them")
+    program = examples_curated.load(example_id).program
+    return Target(f"{EXAMPLES}/{example_id}", example_id, program.to_json(), program.digest, None, RECORDS)
+
+
+def of_kept(kept: Kept) -> Target:
+    """A kept kernel or an attempt of a run. Raises `KernelDamaged` for one without a readable program."""
+    try:
+        digest = from_json(kept.program_json or "").program.digest
+    except CodaError as error:
+        raise KernelDamaged(f"{kept.id}: no readable program.json: {error.what}", hint="review it") from error
+    return Target(kept.id, kept.task, kept.program_json or "", digest, kept.schedule, kept.folder / "bench")
+
+
+def jobs(
+    found: Iterable[Target],
+    shapes: Callable[[task.Task], Sequence[Mapping[str, int]]],
+    peers: Sequence[str] = (),
+) -> list[Job]:
+    """Every target at every size that `shapes` gives for its task."""
+    made = []
+    for target in found:
+        spec = task.load(target.task)
+        for dims in shapes(spec):
+            made.append(
+                Job(
+                    kernel=target.id,
+                    task=task_ref(spec),
+                    program=target.program,
+                    digest=target.digest,
+                    dims=dict(dims),
+                    peers=tuple(peers),
+                    schedule=target.schedule,
+                )
+            )
+    return made
+
+
+# the log of a sweep -----------------------------------------------------------------------------------------------------
+
+
+class Log:
+    """Results of a sweep in a file, one line each; a line is there completely or not at all."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.results: dict[str, Result] = {}
+        """By key; of several with one key the last."""
+        for line in files.read_lines(path):
+            try:
+                result = Result.model_validate_json(line)
+            except ValidationError:
+                continue  # of another version: it is measured again
+            self.results[result.key] = result
+
+    def add(self, result: Result) -> None:
+        """Write it and wait until it is on disk."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        files.append_line(self.path, result.model_dump_json())
+        self.results[result.key] = result
+
+    def settled(self, key: str) -> bool:
+        """Whether this need not be measured again."""
+        return key in self.results and self.results[key].settled
+
+    def records(self) -> list[BenchRecord]:
+        """Every record, in the order of the results."""
+        return [found for found in map(record_of, self.results.values()) if found is not None]
+
+
+def record_of(result: Result) -> BenchRecord | None:
+    """Its record, if it has one that can be read."""
+    if result.record is None:
+        return None
+    return next((r for r in measured.records(result.record) if isinstance(r, BenchRecord)), None)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What a sweep has in the end."""
+
+    results: tuple[Result, ...]
+    """Of every job that was reached now or before, in the order of the jobs."""
+    reused: int
+    """How many of them the log had."""
+    left: int
+    """Jobs that were not reached in time."""
+
+
+def measure(
+    wanted: Sequence[Job],
+    where: Machine,
+    options: Options,
+    log: Log,
+    *,
+    resume: bool,
+    tell: Tell = lambda text: None,
+    heard: Callable[[Result], None] = lambda result: None,
+) -> Sweep:
+    """Every job that is wanted and, where it is resumed, not settled in the log. Raises `BenchUnavailable`."""
+    keyed = {key_of(job, options, where.environment): job for job in wanted}
+    todo = [job for key, job in keyed.items() if not (resume and log.settled(key))]
+
+    def done(result: Result) -> None:
+        log.add(result)
+        heard(result)
+
+    left = run(todo, where, options, done, tell) if todo else 0
+    found = tuple(log.results[key] for key in keyed if key in log.results)
+    return Sweep(found, len(keyed) - len(todo), left)
+
+
+# beside the kernels -----------------------------------------------------------------------------------------------------
+
+
+def file_of(gpu: str) -> str:
+    """nvidia-h200.json, for "NVIDIA H200"."""
+    return re.sub(r"[^a-z0-9]+", "-", gpu.lower()).strip("-") + ".json"
+
+
+def keep(found: Sequence[Target], records: Iterable[BenchRecord]) -> list[Path]:
+    """Write records to the folders of the kernels whose programs they are of. Returns the files that were written."""
+    places: dict[Path, list[BenchRecord]] = {}
+    current: dict[str, str] = {}
+    for target in found:
+        if target.records == RECORDS:
+            current[target.task] = target.digest
+    for record in records:
+        for target in found:
+            if target.digest == record.program_digest and target.task == record.task:
+                path = target.records / file_of(measured.gpu(record))
+                places.setdefault(path, []).append(record)
+    for path, new in places.items():
+        merged = {_place(r): r for r in [*_existing(path), *new]}
+        kept = [r for r in merged.values() if current.get(r.task, r.program_digest) == r.program_digest]
+        write(path, kept)
+    return sorted(places)
+
+
+def _place(record: BenchRecord) -> tuple[Any, ...]:
+    """What a newer record takes the place of."""
+    dims = tuple(sorted(record.dims.items()))
+    return record.task, record.program_digest, dims, record.dtype, record.protocol.get("name", "default")
+
+
+def _existing(path: Path) -> Iterator[BenchRecord]:
+    if path.is_file():
+        yield from (r for r in measured.of_file(path) if isinstance(r, BenchRecord))
+
+
+def write(path: Path, records: Iterable[BenchRecord]) -> None:
+    """A file of records, a line each, so that a change of one shows as one."""
+    ordered = sorted(records, key=lambda r: (r.task, tuple(r.dims.values()), r.program_digest))
+    lines = ",\n".join(r.to_json() for r in ordered)
+    files.write_text(path, f'{{"records": [\n{lines}\n]}}\n')

@@ -1,0 +1,216 @@
+"""Sweeps: what kills a process costs only itself, results come as they are measured, a killed sweep goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from agent.errors import BenchUnavailable
+from agent.keeping import benchmarks, measured
+from agent.records import Status
+from agent.verify import suite
+from agent.verify.journal import BROKEN, TOO_LONG, Journal, last_at_work
+from coda.bench.record import BenchRecord
+from coda.bench.timing import gpu_lock
+
+pytestmark = pytest.mark.interp
+
+WHERE = suite.Machine("test-gpu", 2**40, {"gpu": "NVIDIA Test", "torch": "2", "sm_clock_mhz": "1980"})
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
+
+
+@pytest.fixture
+def options(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> suite.Options:
+    """Workers that use the double, and a lock of the test's own."""
+    monkeypatch.setattr(suite, "WORKER", "bench_double:work")
+    monkeypatch.setattr(suite, "gpu_health", lambda **_: type("Health", (), {"state": "healthy", "reason": ""}))
+    monkeypatch.setenv("CODA_CACHE_DIR", str(tmp_path / "cache"))
+    path = os.pathsep.join((str(HERE), str(ROOT)))
+    return suite.Options(rounds=9, parallel=2, variant_s=3, env={"PYTHONPATH": path}, wait_s=1)
+
+
+def jobs(*rows: int, task: str = "rms_scale") -> list[suite.Job]:
+    target = benchmarks.of_example(task)
+    return benchmarks.jobs([target], lambda spec: [{"M": m, "N": 4096, "K": 4096} for m in rows])
+
+
+def measure(
+    options: suite.Options, wanted: list[suite.Job], log: benchmarks.Log, *, resume: bool = False
+) -> benchmarks.Sweep:
+    return benchmarks.measure(wanted, WHERE, options, log, resume=resume)
+
+
+def test_what_kills_a_process_costs_only_itself(options: suite.Options, tmp_path: pathlib.Path) -> None:
+    log = benchmarks.Log(tmp_path / "results.jsonl")
+    sweep = measure(options, jobs(2, 1, 4, 6), log)
+    crashed, fine, kernel, wrong = sweep.results
+    assert crashed.record is not None
+    assert crashed.absent["liger"].startswith("crashed: the process was ended by SIGABRT")
+    assert fine.record is not None
+    assert "liger" not in fine.absent
+    assert fine.absent == {"flashinfer": "not installed: pip install x"}
+    assert (kernel.status, kernel.record) == (Status.CRASH, None)
+    assert (wrong.status, wrong.settled) == (Status.WRONG_VALUES, True)
+    record = benchmarks.record_of(crashed)
+    assert isinstance(record, BenchRecord)
+    assert {c.peer for c in record.compared} == {"quack", "compile"}
+    assert record.absent == {"liger": crashed.absent["liger"]}
+
+
+def test_a_peer_that_hangs_is_left_behind(options: suite.Options, tmp_path: pathlib.Path) -> None:
+    (result,) = measure(options, jobs(3), benchmarks.Log(tmp_path / "r.jsonl")).results
+    assert result.record is not None
+    assert result.absent["liger"] == "hung: did not finish within 3 s"
+
+
+def test_a_resumed_sweep_repeats_nothing_that_is_settled(options: suite.Options, tmp_path: pathlib.Path) -> None:
+    log = benchmarks.Log(tmp_path / "results.jsonl")
+    first = measure(options, jobs(1, 4), log)
+    again = benchmarks.Log(log.path)
+    second = measure(options, jobs(1, 4, 6), again, resume=True)
+    assert (first.reused, second.reused) == (0, 1)  # a crash is tried again
+    assert second.results[0] == first.results[0]
+    assert [r.status for r in second.results] == [Status.PASS, Status.CRASH, Status.WRONG_VALUES]
+    assert measure(options, jobs(1), again).reused == 0  # not resumed: measured again
+
+
+def test_another_protocol_or_peer_set_is_another_result(options: suite.Options) -> None:
+    (job,) = jobs(1)
+    where = suite.machine(options)
+    assert where == WHERE
+    key = suite.key_of(job, options, where.environment)
+    assert key == suite.key_of(job, options, {**where.environment, "sm_clock_mhz": "1755"})
+    others = {
+        suite.key_of(job, dataclasses.replace(options, protocol="paper"), where.environment),
+        suite.key_of(dataclasses.replace(job, peers=("quack",)), options, where.environment),
+        suite.key_of(job, options, {**where.environment, "torch": "3"}),
+        suite.key_of(dataclasses.replace(job, digest="x"), options, where.environment),
+    }
+    assert len(others | {key}) == 5
+
+
+def test_a_sweep_that_is_killed_goes_on(options: suite.Options, tmp_path: pathlib.Path) -> None:
+    """kill -9 while the third of four is raced: two results are whole, nothing is left running, and the rest is measured."""
+    script = tmp_path / "sweep.py"
+    script.write_text(
+        textwrap.dedent(f"""
+        import pathlib, sys
+        sys.path[:0] = [{str(HERE)!r}, {str(ROOT)!r}]
+        from agent.keeping import benchmarks
+        from agent.verify import suite
+        import test_suite as t
+        suite.WORKER = "bench_double:work"
+        options = suite.Options(rounds=9, parallel=1, env={dict(options.env)!r})
+        log = benchmarks.Log(pathlib.Path({str(tmp_path / "results.jsonl")!r}))
+        benchmarks.measure(t.jobs(1, 2, 5, 6), t.WHERE, options, log, resume=True)
+        """),
+        encoding="utf-8",
+    )
+    path = tmp_path / "results.jsonl"
+    process = subprocess.Popen([sys.executable, str(script)], stderr=subprocess.PIPE)
+    until = time.monotonic() + 120
+    while time.monotonic() < until and process.poll() is None:
+        if path.exists() and path.read_bytes().count(b"\n") == 2:
+            break
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    _, said = process.communicate()
+    assert process.returncode == -signal.SIGKILL, said.decode()
+    log = benchmarks.Log(path)
+    assert len(log.results) == 2
+    path.write_bytes(path.read_bytes() + b'{"key": "torn')  # and what a killed writer may leave
+    sweep = measure(options, jobs(1, 2, 5, 6), benchmarks.Log(path), resume=True)
+    assert sweep.reused == 2
+    assert [r.record is not None for r in sweep.results] == [True, True, True, False]
+    assert len(benchmarks.Log(path).results) == 4
+
+
+def test_only_one_measures_on_a_gpu(options: suite.Options, tmp_path: pathlib.Path) -> None:
+    with gpu_lock(WHERE.gpu, timeout_s=1), pytest.raises(BenchUnavailable, match="another process"):
+        suite.run(jobs(1), WHERE, options, lambda result: None)
+
+
+def test_time_that_is_up_stops_before_the_next_wave(options: suite.Options, tmp_path: pathlib.Path) -> None:
+    sweep = measure(dataclasses.replace(options, stop_s=0.0), jobs(1), benchmarks.Log(tmp_path / "r.jsonl"))
+    assert (sweep.results, sweep.left) == ((), 1)
+
+
+def test_waves_fit_the_processors_and_the_memory() -> None:
+    wanted = jobs(1, 1, 1, 1, 1)
+    assert [len(w) for w in suite.waves(wanted, 2, 2**40)] == [2, 2, 1]
+    assert [len(w) for w in suite.waves(wanted, 9, int(2.1 * suite.needed(wanted[0]) / suite.SHARE))] == [2, 2, 1]
+    assert [len(w) for w in suite.waves(wanted, 9, 1)] == [
+        1
+    ] * 5  # one that is too large for the rule still gets its try
+
+
+def test_without_a_gpu_nothing_is_measured() -> None:
+    with pytest.raises(BenchUnavailable, match="no GPU"):
+        suite.machine()
+
+
+# the journal ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_journal_names_who_was_at_work(tmp_path: pathlib.Path) -> None:
+    path, left = tmp_path / "j", []
+    journal = Journal(path, 60, leave=left.append)
+    assert last_at_work(path) is None
+    with journal("eager"):
+        assert last_at_work(path) == ("eager", False)
+    assert last_at_work(path) is None
+    with pytest.raises(ZeroDivisionError), journal("liger"):
+        raise ZeroDivisionError
+    assert last_at_work(path) is None  # it failed, and the process lives
+    assert left == []
+
+
+def test_a_late_variant_and_a_broken_device_end_the_process(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, left = tmp_path / "j", []
+    with Journal(path, 0.05, leave=left.append)("slow"):
+        until = time.monotonic() + 5
+        while not left and time.monotonic() < until:
+            time.sleep(0.01)
+        assert last_at_work(path) == ("slow", True)
+    assert left == [TOO_LONG]
+    monkeypatch.setattr("agent.verify.journal._usable", lambda: False)
+    with pytest.raises(RuntimeError), Journal(path, 60, leave=left.append)("bad"):
+        raise RuntimeError
+    assert left == [TOO_LONG, BROKEN]
+
+
+# records beside the kernels ---------------------------------------------------------------------------------------------
+
+
+def test_records_are_kept_beside_their_kernels(
+    options: suite.Options, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(benchmarks, "RECORDS", tmp_path / "records")
+    target = dataclasses.replace(benchmarks.of_example("rms_scale"), digest="d")
+    (result, *_) = measure(options, jobs(1), benchmarks.Log(tmp_path / "r.jsonl")).results
+    record = benchmarks.record_of(result)
+    assert record is not None
+    (path,) = benchmarks.keep([target], [record])
+    assert path == tmp_path / "records" / "nvidia-test.json"
+    assert measured.of_file(path) == (record,)
+    other = dataclasses.replace(record, dims={"M": 7, "N": 1, "K": 1})
+    newer = dataclasses.replace(record, noise_floor=0.02)
+    published = dataclasses.replace(record, protocol={**record.protocol, "name": "paper"})
+    benchmarks.keep([target], [other, newer, published])
+    assert sorted(r.noise_floor for r in measured.of_file(path)) == sorted(  # type: ignore[union-attr]
+        [other.noise_floor, 0.02, published.noise_floor]
+    )
+    changed = dataclasses.replace(target, digest="e")  # the example is another program now
+    benchmarks.keep([changed], [dataclasses.replace(record, program_digest="e")])
+    assert [r.program_digest for r in measured.of_file(path)] == ["e"]  # type: ignore[union-attr]
