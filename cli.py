@@ -26,10 +26,16 @@ Arch = Annotated[
 ]
 Backends = Annotated[
     list[str] | None,
-    typer.Option("--backend", metavar="NAME", help="Fused backend to judge on; repeat for several. Default: all."),
+    typer.Option("--backend", metavar="NAME", help="Fused backend; repeat for several. Default: all."),
 ]
 NoGpu = Annotated[
     bool, typer.Option("--no-gpu", help="Do not use a GPU: numerics in Triton's interpreter, no benchmark.")
+]
+Tune = Annotated[
+    bool,
+    typer.Option(
+        "--tune", help="Tune its schedules before the benchmark, a submitted one among the candidates; needs a GPU."
+    ),
 ]
 Kernel = Annotated[
     str, typer.Argument(metavar="RUN_OR_KERNEL", help='A kept kernel "task/name", its folder, or a run.')
@@ -64,6 +70,7 @@ def author(
     arch: Arch = None,
     backend: Backends = None,
     no_gpu: NoGpu = False,
+    tune: Tune = False,
     into: Annotated[Path | None, typer.Option(metavar="DIR", help="Where a passing kernel is kept.")] = None,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the kept kernel.")] = None,
     resume: Annotated[
@@ -92,7 +99,7 @@ def author(
     asked = authoring.Asked(
         task=task,
         goal=goal,
-        judging=judging.Judging(arch, tuple(backend or ()), not no_gpu),
+        judging=judging.Judging(arch, tuple(backend or ()), not no_gpu, tune=tune),
         into=into,
         name=name,
         resume=resume,
@@ -175,13 +182,62 @@ def verify(
     arch: Arch = None,
     backend: Backends = None,
     no_gpu: NoGpu = False,
+    tune: Tune = False,
 ) -> Answer:
     """Judge a kernel file. Exit 0 where every required gate passes, 4 where one refuses."""
     from agent.commands import judging
 
     named = tuple(name for name in peers.split(",") if name)
-    how = judging.Judging(arch, tuple(backend or ()), not no_gpu, shapes, named)
+    how = judging.Judging(arch, tuple(backend or ()), not no_gpu, shapes, named, tune)
     return judging.verify(terminal, file, task, schedule, how, record)
+
+
+@command("tune")
+def tune(
+    terminal: Terminal,
+    subjects: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="TASK|KERNEL…", help="Tasks (their curated example), kernel files, kept kernels."),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every curated example of a task.")] = False,
+    task: Annotated[str | None, typer.Option(metavar="ID", help="The task of a kernel file.")] = None,
+    shapes: Annotated[
+        str, typer.Option(metavar="MxNxK,…", help="Sizes. Default: the benchmark sizes of the task.")
+    ] = "",
+    dtype: Annotated[str, typer.Option(metavar="NAME", help="bfloat16, float16 or float32.")] = "bfloat16",
+    weights: Annotated[
+        str, typer.Option(metavar="row|col|both", help="Layout of b: col is a linear layer's weight.mT.")
+    ] = "row",
+    budget: Annotated[float | None, typer.Option(metavar="SECONDS", help="Start nothing later.")] = None,
+    workers: Annotated[int | None, typer.Option(metavar="N", help="Processes that compile.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Measure again what is known.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be tuned; no GPU needed.")] = False,
+    compile_only: Annotated[
+        bool,
+        typer.Option("--compile-only", help="Build every candidate for --arch and show what it takes; no GPU needed."),
+    ] = False,
+    arch: Arch = None,
+    backend: Backends = None,
+) -> Answer:
+    """Measure which backend and schedule is fastest, and keep it for later calls of these programs at these sizes."""
+    from agent.commands import tune as tuning
+
+    asked = tuning.Asked(
+        subjects=tuple(subjects or ()),
+        everything=everything,
+        task=task,
+        shapes=shapes,
+        backends=tuple(backend or ()),
+        dtype=dtype,
+        weights=weights,
+        arch=arch,
+        budget_s=budget,
+        workers=workers,
+        force=force,
+        dry_run=dry_run,
+        compile_only=compile_only,
+    )
+    return tuning.tune(terminal, asked)
 
 
 @command("lint")

@@ -4,7 +4,7 @@
     Judging     how to judge, as the flags say
 
 A command looks things up, calls the module of its name in `agent.verify` or `agent.keeping`, and arranges what that found for
-people and for programs. Neighbours: `author` has `author` and `replay`, `catalogue` has `list` and `show`, `doctor` itself and
+people and for programs. Neighbours: `bank` has `compare --all` and `verify --all`, `author` has `author` and `replay`, `catalogue` has `list` and `show`, `doctor` itself and
 `--version`; `cli.py` parses, `terminal` speaks, `render` draws.
 """
 
@@ -44,6 +44,8 @@ class Judging:
     """Of the benchmark: "4096x4096x4096,…", lengths in the order M, N, K, then the task's other dims."""
     peers: tuple[str, ...] = ()
     """Competing peers of the benchmark; empty: all."""
+    tune: bool = False
+    """Whether schedules are tuned before the benchmark."""
 
     def check(self) -> None:
         """Cheap, before anything slow is imported. Raises `UsageError` for a backend or an architecture that does not exist."""
@@ -74,6 +76,7 @@ class Judging:
             schedule=None if schedule is None else dict(schedule),
             bench_shapes=tuple(self._dims(text, task) for text in self.shapes.split(",") if text),
             bench_peers=self.peers,
+            tune=self.tune,
         )
 
     @staticmethod
@@ -118,7 +121,7 @@ def verify(
     """The command `verify`. `record` is where benchmark records go, where there are any."""
     judging.check()
     task_id = find(task_text).id
-    source = _read(file)
+    source = read_source(file)
     submitted = _schedule(schedule) if schedule is not None else None
     task = load(task_id)
     judging.options(task)
@@ -177,7 +180,7 @@ def _refusal(verdict: Verdict) -> Failure:
     return Failure(code, f"gate {gate.name}: {gate.status}: {reason}", advice)
 
 
-def _read(file: Path) -> str:
+def read_source(file: Path) -> str:
     """A kernel file as text; bytes that are no UTF-8 survive for the static gate to refuse. One that is too large is refused here:
     a verdict about the beginning of a file would be about another file."""
     try:

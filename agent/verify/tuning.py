@@ -57,11 +57,12 @@ def jobs_at(
     for part, problem in problems(subject, blank(subject.task, dims, dtype), arch):
         extra = () if schedule is None or own(schedule, schedule.backend, part) is None else (schedule,)
         for layout in weights if part.kind == "epilogue" else weights[:1]:
-            found[Job(part, _with_b(problem, layout), extra)] = None
+            found[Job(part, with_b(problem, layout), extra)] = None
     return list(found)
 
 
-def _with_b(problem: Problem, layout: Layout) -> Problem:
+def with_b(problem: Problem, layout: Layout) -> Problem:
+    """The problem with `b` in that layout, contiguous there."""
     if layout == "row" or "b" not in dict(problem.tensors):
         return problem
     aligned = problem.k * ITEM_BYTES[problem.dtype] % 16 == 0

@@ -157,6 +157,8 @@ class _Run:
     restarts: int = 0
     ready: set[int] = field(default_factory=set)
     """Who can be raced in the present racing process."""
+    took: dict[str, float] = field(default_factory=dict)
+    """Seconds of each stage, for the record."""
 
     # before -----------------------------------------------------------------------------------------------------------
     def submit_builds(self) -> None:
@@ -238,6 +240,7 @@ class _Run:
         if self.ended is None:
             while self.pending and not _over(until):
                 self.crew.pump(0.5 if until is None else max(0.0, min(0.5, until - time.monotonic())))
+            self.took["waited_for_builds_s"] = round(time.monotonic() - started, 2)
             if self.pending or _over(until):
                 self.crew.drop()
                 self.ended = Outcome(self.job, "skipped", reason="the budget was used up before it was raced")
@@ -275,17 +278,22 @@ class _Run:
     def _compete(self) -> str:
         """Try everybody, race who is right. The reason why there is no result, or nothing."""
         assert self.contest is not None
+        started = time.monotonic()
         reason = self._setup()
         if reason:
             return reason
+        self.took["setup_s"] = round(time.monotonic() - started, 2)
         waiting = self.contest.open
         for done, at in enumerate(waiting):
             self._tell("try", done, len(waiting))
             self._try(at)
+        tried = time.monotonic()
+        self.took["trials_s"] = round(tried - started - self.took["setup_s"], 2)
         self._race(self.contest.tried, self.how.protocol.first, final=False)
         finalists = self.contest.finalists(self.how.protocol.margin, self.how.protocol.finalists)
         if finalists:
             self._race(finalists, self.how.protocol.rounds, final=True)
+        self.took["races_s"] = round(time.monotonic() - tried, 2)
         return ""
 
     def _setup(self) -> str:
@@ -363,7 +371,7 @@ class _Run:
         for at in self.contest.tried:
             if not self.contest.all[at].samples:
                 self.contest.out(at, "failed", reason or "the race did not end")
-        protocol = {**asdict(self.how.protocol), "cache": "cold" if self.job.problem.arch else "as it is"}
+        protocol = {**asdict(self.how.protocol), **self.took, "cache": "cold" if self.job.problem.arch else "as it is"}
         entry = self.contest.entry(seconds=seconds, protocol=protocol, environment=environment())
         if entry is None:
             why = (

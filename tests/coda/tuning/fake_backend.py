@@ -59,7 +59,7 @@ class Fake(Reference):
             if self.launches > 2:
                 time.sleep(3600)
         if kind == SLOW:
-            time.sleep(0.004)
+            time.sleep(0.04)
         if kind == UNWRITTEN:
             return
         super().launch(artifact, tensors)

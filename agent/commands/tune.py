@@ -1,0 +1,478 @@
+"""The command `tune`: which backend and schedule runs a program fastest here, measured and kept for later calls.
+
+    Asked   what was asked for: whose programs, at which sizes, how
+    tune    the command
+
+A subject is a task (its curated example is tuned), a kernel file, or a kept kernel. Its programs are tuned at the sizes that a
+task's shapes lead to, so a plan's second program at what its first one writes. `coda.tuning` measures; `verify/tuning.py` knows
+what a task's program runs. `--compile-only` builds every candidate without a GPU, `--dry-run` lists what would be tuned.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import BenchUnavailable, UnknownSubject, UnknownTask, UsageError
+from ..task import Task, cards, find, load
+from . import render
+from .judging import Judging
+from .terminal import Answer, Exit, Failure, Terminal
+
+if TYPE_CHECKING:
+    from coda.problem import Schedule
+    from coda.tuning import Built, Job, Outcome, Progress
+
+    from ..verify.subject import Subject
+
+DTYPES = ("bfloat16", "float16", "float32")
+WEIGHTS = ("row", "col", "both")
+DEFAULT_ARCH = "sm_90"
+COLUMNS = ("program", "M×N×K", "dtype", "b", "result", "backend", "schedule", "µs", "untuned/tuned", "timed", "s")
+RIGHT = ("µs", "untuned/tuned", "timed", "s")
+BUILT_COLUMNS = ("program", "M×N×K", "backend", "schedule", "result", "registers", "spills, B", "shared memory, B", "s")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was asked for."""
+
+    subjects: tuple[str, ...]
+    everything: bool = False
+    """Every curated example of a task."""
+    task: str | None = None
+    """Of a kernel file."""
+    shapes: str = ""
+    backends: tuple[str, ...] = ()
+    dtype: str = "bfloat16"
+    weights: str = "row"
+    """Layout of `b`: "row", "col" as a linear layer's `weight.mT`, or "both"."""
+    arch: str | None = None
+    budget_s: float | None = None
+    workers: int | None = None
+    force: bool = False
+    dry_run: bool = False
+    compile_only: bool = False
+
+    @property
+    def judging(self) -> Judging:
+        """The flags that the judge's commands have too."""
+        return Judging(arch=self.arch, backends=self.backends, shapes=self.shapes)
+
+    def check(self) -> None:
+        """Cheap, before anything slow is imported. Raises `UsageError`."""
+        self.judging.check()
+        if bool(self.subjects) == self.everything:
+            said = "nothing to tune was named" if not self.subjects else "--all and a name exclude each other"
+            raise UsageError(said, hint="name tasks, kernel files or kept kernels, or say --all")
+        for flag, value, known in (("--dtype", self.dtype, DTYPES), ("--weights", self.weights, WEIGHTS)):
+            if value not in known:
+                raise UsageError(f"{flag} {value!r} is none", hint=f"there are: {', '.join(known)}")
+        for flag, number in (("--budget", self.budget_s), ("--workers", self.workers)):
+            if number is not None and not number > 0:
+                raise UsageError(f"{flag} {number:g} is not positive", hint="leave it out for no limit")
+        if self.dry_run and self.compile_only:
+            raise UsageError("--dry-run and --compile-only exclude each other", hint="leave one out")
+
+
+def tune(terminal: Terminal, asked: Asked) -> Answer:
+    """The command `tune`."""
+    asked.check()
+    arch = _arch(asked)
+    jobs: dict[Job, None] = {}
+    warnings: list[str] = []
+    for subject, schedule in _subjects(terminal, asked):
+        try:
+            jobs.update(dict.fromkeys(_jobs(subject, schedule, asked, arch)))
+        except UsageError as error:
+            if not asked.everything:
+                raise
+            warnings.append(f"left out: {error.what}")
+    if not jobs:
+        raise UsageError("nothing is left to tune", hint="; ".join(warnings))
+    if asked.dry_run:
+        return _planned(list(jobs), asked, warnings)
+    if asked.compile_only:
+        return _compiled(terminal, list(jobs), asked, arch, warnings)
+    return _measured(terminal, list(jobs), asked, warnings)
+
+
+def _arch(asked: Asked) -> str:
+    """Of the GPU; without one what is asked for, where nothing is measured. Raises `BenchUnavailable` or `UsageError`."""
+    import torch
+
+    here = "sm_{}{}".format(*torch.cuda.get_device_capability()) if torch.cuda.is_available() else None
+    if asked.dry_run or asked.compile_only:
+        return asked.arch or here or DEFAULT_ARCH
+    if here is None:
+        raise BenchUnavailable(
+            "tuning measures, and there is no GPU here",
+            hint="--compile-only builds every candidate without one; --dry-run lists them",
+        )
+    if asked.arch not in (None, here):
+        raise UsageError(
+            f"--arch {asked.arch} is not this GPU's, which is {here}", hint="--compile-only takes another one"
+        )
+    return here
+
+
+# subjects -------------------------------------------------------------------------------------------------------------
+
+
+def _subjects(terminal: Terminal, asked: Asked) -> Iterator[tuple[Any, Schedule | None]]:
+    """Every subject as a `Subject` of a task, or as a plain program, with the schedule that came with it."""
+    import examples_curated
+
+    if asked.everything:
+        examples = set(examples_curated.catalog())
+        for task_id in cards():
+            if task_id in examples:
+                yield _curated(load(task_id)), None
+        return
+    for text in asked.subjects:
+        yield _file(Path(text), asked) if text.endswith(".py") else _named(terminal, text)
+
+
+def _curated(task: Task) -> Subject:
+    import examples_curated
+
+    from ..verify.subject import Subject
+
+    return Subject(examples_curated.load(task.id).program, task)
+
+
+def _named(terminal: Terminal, text: str) -> tuple[Any, Schedule | None]:
+    """A task's example, or a kept kernel. Raises `UnknownSubject`."""
+    import examples_curated
+    from coda.problem import Schedule
+
+    from ..keeping import shelves
+    from ..verify.subject import Subject
+
+    try:
+        card = find(text)
+    except UnknownTask as unknown:
+        settings = terminal.settings()
+        try:
+            kept = shelves.find(text, folders=shelves.shelves(settings), runs=settings.runs_dir)
+        except UnknownSubject as error:
+            near = tuple(dict.fromkeys((*unknown.near, *error.near)))
+            raise UnknownSubject(text, kinds="task, kernel file or kept kernel", near=near) from None
+        if kept.program_json is None:
+            raise UsageError(f"{text!r} was never traced", hint="verify it first") from None
+        schedule = None if kept.schedule is None else Schedule.from_dict(kept.schedule)
+        return Subject.read(kept.program_json, load(kept.task)), schedule
+    if card.id not in examples_curated.catalog():
+        raise UsageError(
+            f"the task {card.id!r} has no curated example", hint="name a kept kernel or a kernel file of it"
+        )
+    return _curated(load(card.id)), None
+
+
+def _file(path: Path, asked: Asked) -> tuple[Any, Schedule | None]:
+    """A kernel file, traced in a process of its own. Without a task it is a program at --shapes."""
+    from coda.kernel import from_json
+
+    from ..verify import static, tracer
+    from ..verify.subject import Subject
+    from .judging import read_source
+
+    task = load(find(asked.task).id) if asked.task else None
+    report = static.check(read_source(path))
+    if not report.ok:
+        first = report.findings[0]
+        raise UsageError(f"{str(path)!r}: line {first.line}: {first.message}", hint="verify it first")
+    traced = tracer.trace(report.source, operand_dtypes=task.operand_dtypes() if task else None)
+    if traced.program_json is None:
+        said = traced.error.message if traced.error is not None else traced.status
+        raise UsageError(f"{str(path)!r} cannot be traced: {said}", hint="verify it first")
+    return (Subject.read(traced.program_json, task) if task else from_json(traced.program_json).program), None
+
+
+def _jobs(subject: Any, schedule: Schedule | None, asked: Asked, arch: str) -> list[Job]:
+    """What is tuned of a subject."""
+    from ..verify.subject import Subject
+    from ..verify.tuning import jobs_at
+
+    weights: tuple[Any, ...] = ("row", "col") if asked.weights == "both" else (asked.weights,)
+    if not isinstance(subject, Subject):
+        return _plain_jobs(subject, asked, arch, weights)
+    shapes = asked.judging.options(subject.task).bench_shapes
+    found: dict[Job, None] = {}
+    for dims in shapes or tuple(s.dims for s in subject.task.shapes_of("benchmark")):
+        found.update(
+            dict.fromkeys(jobs_at(subject, dims, arch=arch, dtype=asked.dtype, schedule=schedule, weights=weights))
+        )
+    return list(found)
+
+
+def _plain_jobs(program: Any, asked: Asked, arch: str, weights: Sequence[Any]) -> list[Job]:
+    """A program without a task, at M×N×K."""
+    from coda.plan import Plan
+    from coda.problem import Problem
+    from coda.tuning import Job
+
+    from ..verify.tuning import with_b
+
+    if isinstance(program, Plan):
+        raise UsageError(f"{program.name} is a plan: its sizes come from a task", hint="name the task with --task")
+    found = []
+    for text in asked.shapes.split(",") if asked.shapes else ():
+        lengths = text.split("x")
+        if len(lengths) != 3 or not all(n.isdecimal() and int(n) > 0 for n in lengths):
+            raise UsageError(f"--shapes {text!r} is no shape of {program.name}", hint="write it as MxNxK, in numbers")
+        m, n, k = map(int, lengths)
+        problem = Problem.example(program, m=m, n=n, k=k, dtype=asked.dtype, arch=arch)
+        found += [Job(program, with_b(problem, layout)) for layout in weights]
+    if not found:
+        raise UsageError(f"{program.name} has no task to take sizes from", hint="say --shapes MxNxK, or --task ID")
+    return list(dict.fromkeys(found))
+
+
+# answers --------------------------------------------------------------------------------------------------------------
+
+
+def _planned(jobs: list[Job], asked: Asked, warnings: list[str]) -> Answer:
+    """--dry-run."""
+    from coda import schedules
+    from coda.backends import registry
+    from coda.tune import order
+    from coda.tuning.contest import contestants
+
+    rows: list[dict[str, Any]] = []
+    for job in jobs:
+        can = [
+            registry.get(n) for n in asked.backends or order(job.problem) if n in registry.MODULES and _supports(n, job)
+        ]
+        key = schedules.key_of(job.program, job.problem)
+        known = schedules.read(key) if key is not None else None
+        count = {b.name: len(contestants(job, [b], None)) for b in can}
+        rows.append({**_about(job), "candidates": count, "known": known is not None})
+
+    def show() -> Iterator[Any]:
+        shown = [
+            {
+                **row,
+                "candidates": ", ".join(f"{n} {c}" for n, c in count.items()),
+                "known": _yes(row["known"]),
+            }
+            for row, count in zip(rows, counts, strict=True)
+        ]
+        yield render.table_of(shown, ("program", "M×N×K", "dtype", "b", "candidates", "known"))
+
+    return Answer({"dry_run": True, "jobs": rows}, show, warnings=tuple(warnings))
+
+
+def _supports(name: str, job: Job) -> bool:
+    from coda.backends import registry
+    from coda.errors import BackendUnavailable
+
+    try:
+        return registry.get(name).supports(job.program, job.problem).ok
+    except BackendUnavailable:
+        return False
+
+
+def _compiled(terminal: Terminal, jobs: list[Job], asked: Asked, arch: str, warnings: list[str]) -> Answer:
+    """--compile-only."""
+    from coda.tuning import compile_only
+
+    with _bar(terminal, "compiling") as advance:
+        found = compile_only(
+            jobs,
+            arch,
+            backends=asked.backends,
+            workers=asked.workers,
+            on_built=lambda built, at, total: advance(at, total, str(built.job)),
+        )
+    rows = [_built_row(b) for b in found]
+    built = {str(b.job) for b in found if b.status == "built"}
+    empty = [str(job) for job in jobs if str(job) not in built]
+
+    def show() -> Iterator[Any]:
+        yield render.table_of(rows, BUILT_COLUMNS, right=BUILT_COLUMNS[5:])
+        yield from (
+            f"{r['program']}, {r['schedule']}: {r['reason']}" for r in rows if r["reason"] and terminal.options.verbose
+        )
+        yield f"{sum(r['result'] == 'built' for r in rows)} of {len(rows)} candidates compile for {arch}"
+
+    code, failure = Exit.OK, None
+    if empty:
+        code = Exit.GOAL_NOT_MET
+        failure = Failure("not-built", f"no candidate compiles: {'; '.join(empty)}", "-v shows each one's reason")
+    data = {"arch": arch, "candidates": [_built_data(b) for b in found]}
+    return Answer(data, show, code, failure, tuple(warnings))
+
+
+def _measured(terminal: Terminal, jobs: list[Job], asked: Asked, warnings: list[str]) -> Answer:
+    """The tuning itself."""
+    from coda import env
+    from coda.schedules import FOLDER
+    from coda.tuning import tune as run
+
+    from ..verify.tuning import said
+
+    with _bar(terminal, "tuning") as advance:
+        stages = {"build": 0.0, "try": 1 / 3, "race": 2 / 3, "done": 1.0}
+
+        def told(progress: Progress) -> None:
+            if progress.stage == "build" and progress.number > 0:
+                return  # those of later jobs run beside the present race
+            share = stages[progress.stage] + progress.done / max(progress.total, 1) / 3
+            what = f"{progress.job}: {progress.stage} {progress.done} of {progress.total}"
+            advance(progress.number + min(1.0, share), progress.jobs, what)
+
+        outcomes = run(
+            jobs,
+            backends=asked.backends,
+            force=asked.force,
+            budget_s=asked.budget_s,
+            workers=asked.workers,
+            on_progress=told,
+        )
+    rows = [_row(o) for o in outcomes]
+
+    def show() -> Iterator[Any]:
+        yield render.table_of(rows, COLUMNS, right=RIGHT)
+        if terminal.options.verbose:
+            yield from _losers(outcomes)
+        yield from (f"{o.job}: {o.reason}" for o in outcomes if o.entry is None)
+
+    without = [o for o in outcomes if o.status in ("failed", "skipped")]
+    code, failure = Exit.OK, None
+    if without:
+        late = sum(o.status == "skipped" for o in without)
+        text = f"{len(without)} of {len(outcomes)} not tuned" + (f", {late} of them for want of time" if late else "")
+        code, failure = (
+            Exit.GOAL_NOT_MET,
+            Failure("not-tuned", text, "the table says why; a larger --budget goes on from here"),
+        )
+    data = {"jobs": [{**said(o), "path": None if o.path is None else str(o.path)} for o in outcomes]}
+    return Answer(data, show, code, failure, tuple(warnings), paths=(("measured schedules", env.cache_dir() / FOLDER),))
+
+
+def _losers(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    for o in outcomes:
+        for c in o.entry.candidates if o.entry is not None else ():
+            time = f"{c.median * 1e6:.1f} µs" if c.samples else f"{c.status}: {c.reason}"
+            yield f"{o.job}: {c.schedule.backend} {short(c.schedule)}: {time}"
+
+
+# words ----------------------------------------------------------------------------------------------------------------
+
+
+def short(schedule: Schedule) -> str:
+    """The tile, and what is not as usual."""
+    usual = type(schedule)()
+    words = [f"{schedule.tile_m}×{schedule.tile_n}×{schedule.tile_k}"]
+    for f in dataclasses.fields(schedule):
+        value = getattr(schedule, f.name)
+        if f.name in ("backend", "tile_m", "tile_n", "tile_k") or value == getattr(usual, f.name):
+            continue
+        words.append(f"{'' if value else 'not '}{f.name}" if isinstance(value, bool) else f"{f.name}={value}")
+    return " ".join(words)
+
+
+def _about(job: Job) -> dict[str, Any]:
+    p = job.problem
+    gemm = job.program.kind == "epilogue"
+    return {
+        "program": job.program.name,
+        "M×N×K": f"{p.m}×{p.n}×{p.k}" if gemm else f"{p.m}×{p.n}",
+        "dtype": p.dtype,
+        "b": dict(p.tensors)["b"].layout if gemm else "",
+    }
+
+
+def _row(o: Outcome) -> dict[str, Any]:
+    row = {**_about(o.job), "result": o.status, "s": f"{o.seconds:.1f}"}
+    if o.entry is None:
+        return row
+    first, gain = o.entry.first, o.entry.gain
+    timed = sum(bool(c.samples) for c in o.entry.candidates)
+    return {
+        **row,
+        "backend": first.schedule.backend,
+        "schedule": short(first.schedule),
+        "µs": f"{first.median * 1e6:.1f}",
+        "untuned/tuned": "" if gain is None else f"{gain:.3f}",
+        "timed": f"{timed}/{len(o.entry.candidates)}",
+    }
+
+
+def _built_row(b: Built) -> dict[str, Any]:
+    return {
+        **_about(b.job),
+        "backend": b.schedule.backend,
+        "schedule": short(b.schedule),
+        "result": b.status,
+        "registers": b.registers,
+        "spills, B": b.spills,
+        "shared memory, B": b.shared_memory,
+        "s": f"{b.seconds:.1f}",
+        "reason": b.reason,
+    }
+
+
+def _built_data(b: Built) -> dict[str, Any]:
+    p = b.job.problem
+    return {
+        "program": b.job.program.name,
+        "digest": b.job.program.digest,
+        "m": p.m,
+        "n": p.n,
+        "k": p.k,
+        "dtype": p.dtype,
+        "schedule": b.schedule.to_dict(),
+        "status": b.status,
+        "reason": b.reason,
+        "registers": b.registers,
+        "spills": b.spills,
+        "shared_memory": b.shared_memory,
+        "seconds": b.seconds,
+    }
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+@contextmanager
+def _bar(terminal: Terminal, what: str) -> Iterator[Callable[[float, int, str], None]]:
+    """A progress bar on a terminal; elsewhere a plain line every ten seconds."""
+    if terminal.live is None:
+        yield _Lines(terminal, what)
+        return
+    from rich.markup import escape
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:3.0f} %"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=terminal.live, transient=True) as progress:
+        bar = progress.add_task(what, total=None)
+        yield lambda done, total, text: progress.update(bar, completed=done, total=total, description=escape(text))
+
+
+class _Lines:
+    """Plain lines, at most one in ten seconds."""
+
+    EVERY_S = 10.0
+
+    def __init__(self, terminal: Terminal, what: str) -> None:
+        import time
+
+        self._terminal, self._what, self._clock = terminal, what, time.monotonic
+        self._last = self._clock()
+
+    def __call__(self, done: float, total: int, text: str) -> None:
+        if self._clock() - self._last >= self.EVERY_S:
+            self._last = self._clock()
+            self._terminal.say(f"{self._what}: {done:.0f} of {total}: {text}")
