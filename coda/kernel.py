@@ -398,13 +398,9 @@ def _matmul_epilogue(acc: Any) -> dict[str, Any]:
     return {"product": acc}
 
 
-@functools.cache
-def _matmul() -> Epilogue:
-    kernel = _programmed(_matmul_epilogue, "epilogue", False)
-    assert isinstance(kernel, Epilogue)
-    return kernel
+_matmul: Epilogue = _programmed(_matmul_epilogue, "epilogue", False)
 
 
 def matmul(a: Any, b: Any, **options: Any) -> Any:
     """The plain product of `a` (M, K) and `b` (K, N), on tensors or inside a plan; options as in a call."""
-    return _matmul()(a, b, **options).product
+    return _matmul(a, b, **options).product
