@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BenchUnavailable, UnknownSubject, UnknownTask, UsageError
-from ..task import Task, cards, find, load
+from ..task import Dims, Task, cards, find, load
 from . import render
 from .judging import Judging
 from .terminal import Answer, Exit, Failure, Terminal
@@ -201,7 +201,7 @@ def _jobs(subject: Any, schedule: Schedule | None, asked: Asked, arch: str) -> l
     weights: tuple[Any, ...] = ("row", "col") if asked.weights == "both" else (asked.weights,)
     if not isinstance(subject, Subject):
         return _plain_jobs(subject, asked, arch, weights)
-    shapes = asked.judging.options(subject.task).bench_shapes
+    shapes: Sequence[Dims] = asked.judging.options(subject.task).bench_shapes
     found: dict[Job, None] = {}
     for dims in shapes or tuple(s.dims for s in subject.task.shapes_of("benchmark")):
         found.update(
@@ -255,12 +255,7 @@ def _planned(jobs: list[Job], asked: Asked, warnings: list[str]) -> Answer:
 
     def show() -> Iterator[Any]:
         shown = [
-            {
-                **row,
-                "candidates": ", ".join(f"{n} {c}" for n, c in count.items()),
-                "known": _yes(row["known"]),
-            }
-            for row, count in zip(rows, counts, strict=True)
+            {**row, "candidates": _counted(row["candidates"]), "known": "yes" if row["known"] else "no"} for row in rows
         ]
         yield render.table_of(shown, ("program", "M×N×K", "dtype", "b", "candidates", "known"))
 
@@ -437,8 +432,8 @@ def _built_data(b: Built) -> dict[str, Any]:
     }
 
 
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
+def _counted(candidates: dict[str, int]) -> str:
+    return ", ".join(f"{backend} {count}" for backend, count in candidates.items())
 
 
 @contextmanager
