@@ -152,23 +152,31 @@ def promote(
 def compare(
     terminal: Terminal,
     subjects: Annotated[
-        list[str], typer.Argument(metavar="A [B…]", help="Tasks, kept kernels, curated examples or runs.")
-    ],
+        list[str] | None, typer.Argument(metavar="A [B…]", help="Tasks, kept kernels, curated examples or runs.")
+    ] = None,
     threshold: Annotated[
         float | None, typer.Option(metavar="PERCENT", help="Exit 7 where A is slower than B by more.")
     ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="The leaderboard: every task, from its records.")] = False,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --all: write the leaderboard as one page.")
+    ] = None,
 ) -> Answer:
     """Put what was measured side by side, and say what was not."""
-    from agent.commands import judging
+    from agent.commands import bank, judging
 
-    return judging.compare(terminal, subjects, threshold)
+    if everything:
+        return bank.leaderboard(terminal, tuple(subjects or ()), threshold, html)
+    return judging.compare(terminal, tuple(subjects or ()), threshold, page=html)
 
 
 @command("verify")
 def verify(
     terminal: Terminal,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A kernel file.")],
-    task: Annotated[str, typer.Option(metavar="ID", help="Id, title or alias of the task that it is for.")],
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="A kernel file.")] = None,
+    task: Annotated[
+        str | None, typer.Option(metavar="ID", help="Id, title or alias of the task that it is for.")
+    ] = None,
     schedule: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A schedule as JSON, submitted with it.")
     ] = None,
@@ -183,13 +191,40 @@ def verify(
     backend: Backends = None,
     no_gpu: NoGpu = False,
     tune: Tune = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Prove every curated and kept kernel again, on the CPU.")
+    ] = False,
+    sample: Annotated[int | None, typer.Option(metavar="N", help="With --all: so many of them, drawn.")] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Of the sample; drawn and told unless given.")] = None,
+    jobs: Annotated[int | None, typer.Option(metavar="N", help="With --all: so many at a time.")] = None,
 ) -> Answer:
     """Judge a kernel file. Exit 0 where every required gate passes, 4 where one refuses."""
-    from agent.commands import judging
+    from agent.commands import bank, judging
 
     named = tuple(name for name in peers.split(",") if name)
     how = judging.Judging(arch, tuple(backend or ()), not no_gpu, shapes, named, tune)
+    if everything:
+        alone = {"FILE": file, "--task": task, "--schedule": schedule, "--record": record}
+        return bank.verify_all(terminal, how, alone, number=sample, seed=seed, jobs=jobs)
+    bank.needs_all({"--sample": sample, "--seed": seed, "--jobs": jobs})
     return judging.verify(terminal, file, task, schedule, how, record)
+
+
+@command("collect")
+def collect(
+    terminal: Terminal,
+    runs: Annotated[list[str], typer.Argument(metavar="RUN…", help="Runs that have ended, by name or folder.")],
+    campaign: Annotated[
+        str, typer.Option(metavar="NAME", help="Default: the run's day and the model that answered.")
+    ] = "",
+    into: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Instead of the checkout's authored_kernels/campaigns.")
+    ] = None,
+) -> Answer:
+    """Keep what became of runs as small records, for the tables of the leaderboard."""
+    from agent.commands import bank
+
+    return bank.collect(terminal, runs, campaign, into)
 
 
 @command("tune")

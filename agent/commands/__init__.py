@@ -4,6 +4,8 @@
     entry.py       what every command shares: the group, the common options, every way to end
     render.py      tables and progress, with rich
     judging.py     verify lint review promote compare selftest: what asks the judge or weighs what it found
+    tune.py        tune: the fastest schedules here, measured and kept
+    bank.py        compare --all, verify --all, collect: over every kernel, and over many runs
     author.py      author replay
     catalogue.py   list show
     doctor.py      doctor and --version: what this machine and this installation can do

@@ -4,8 +4,8 @@
     Judging     how to judge, as the flags say
 
 A command looks things up, calls the module of its name in `agent.verify` or `agent.keeping`, and arranges what that found for
-people and for programs. Neighbours: `bank` has `compare --all` and `verify --all`, `author` has `author` and `replay`, `catalogue` has `list` and `show`, `doctor` itself and
-`--version`; `cli.py` parses, `terminal` speaks, `render` draws.
+people and for programs. Neighbours: `bank` has `compare --all` and `verify --all`, `author` has `author` and `replay`, `catalogue`
+has `list` and `show`, `doctor` itself and `--version`; `cli.py` parses, `terminal` speaks, `render` draws.
 """
 
 from __future__ import annotations
@@ -116,9 +116,17 @@ def exit_of(verdict: Verdict) -> Exit:
 
 
 def verify(
-    terminal: Terminal, file: Path, task_text: str, schedule: Path | None, judging: Judging, record: Path | None = None
+    terminal: Terminal,
+    file: Path | None,
+    task_text: str | None,
+    schedule: Path | None,
+    judging: Judging,
+    record: Path | None = None,
 ) -> Answer:
     """The command `verify`. `record` is where benchmark records go, where there are any."""
+    if file is None or task_text is None:
+        missing = "argument 'FILE'" if file is None else "option '--task'"
+        raise UsageError(f"missing {missing}", hint="`coda-agent verify FILE --task ID`, or `coda-agent verify --all`")
     judging.check()
     task_id = find(task_text).id
     source = read_source(file)
@@ -377,10 +385,16 @@ HEADERS = {
 }
 
 
-def compare(terminal: Terminal, texts: Sequence[str], threshold: float | None) -> Answer:
+def compare(terminal: Terminal, texts: Sequence[str], threshold: float | None, *, page: Path | None = None) -> Answer:
     """The command `compare`."""
     from ..keeping import compare as comparing
 
+    if not texts:
+        raise UsageError(
+            "nothing to compare was named", hint="`coda-agent compare A [B…]`, or `coda-agent compare --all`"
+        )
+    if page is not None:
+        raise UsageError("--html is the page of the whole bank", hint="`coda-agent compare --all --html FILE`")
     settings = terminal.settings()
     subjects = comparing.gather(texts, folders=kernels.shelves(settings), runs=settings.runs_dir)
     if threshold is not None and (threshold < 0 or len(subjects) < 2):

@@ -8,10 +8,13 @@ so that it can be searched; a narrow terminal gets wrapped cells and loses nothi
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TextIO, cast
 
 from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
@@ -284,3 +287,45 @@ class Progress:
             self._status.update(f"round {event.round}: {what}")
         elif line is not None:
             self._live.print(escaped(line), soft_wrap=True)
+
+
+class Counting:
+    """Progress over many alike things: a bar on a terminal, elsewhere a plain line now and then. What went wrong is always told."""
+
+    EVERY_S = 10.0
+
+    def __init__(self, total: int, say: Callable[[str], None], live: Console | None = None, *, unit: str) -> None:
+        self._total, self._say, self._unit = total, say, unit
+        self._done, self._told_at = 0, time.monotonic()
+        self._bar = _bar(live) if live is not None else None
+        self._task = self._bar.add_task(f"0 of {count(total, unit)}", total=total) if self._bar is not None else None
+
+    def __enter__(self) -> Counting:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def advance(self, what: str, *lines: str) -> None:
+        """One more is done; the lines are worth reading even now."""
+        self._done += 1
+        if self._bar is not None and self._task is not None:
+            for line in lines:
+                self._bar.console.print(_text(line), soft_wrap=True)
+            self._bar.update(self._task, advance=1, description=escaped(f"{self._done} of {self._total}  {what}"))
+            return
+        for line in lines:
+            self._say(line)
+        now = time.monotonic()
+        if now - self._told_at >= self.EVERY_S or self._done == self._total:
+            self._told_at = now
+            self._say(f"{self._done} of {count(self._total, self._unit)}")
+
+
+def _bar(live: Console) -> Bar:
+    return Bar(
+        TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn(), console=live, transient=True
+    )

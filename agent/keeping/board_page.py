@@ -96,7 +96,6 @@ def html(board: Board) -> str:
         missing=_missing(board),
         absent=[(peer, why, ids) for (peer, why), ids in board.absent.items()],
         origins=board.origins,
-        method=METHOD,
     )
 
 
@@ -278,21 +277,3 @@ def _missing(board: Board) -> list[tuple[str, Sequence[str]]]:
     for one in board.missing:
         by_reason.setdefault(one.why, []).append(one.task)
     return sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0]))
-
-
-METHOD = (
-    "Every time is a median of one run on one GPU; all variants of a run are interleaved, write the same outputs and are checked "
-    "before they are timed. The whisker is the 95 % interval of the median.",
-    "A ratio is the other side's time over the named one's, from pairs of samples of the same run: above 1 the named side is faster. "
-    "It counts as a difference only where its 95 % interval lies beyond the run's own noise floor (the same kernel timed against itself).",
-    "A time marked * was measured in another run and is carried over by its ratio to a peer that ran in both.",
-    "Of several kernels of one side, models' and people's alike, the fastest at that setting counts. Kernels with equal digests "
-    "are the same program: they are counted as such, and are in no mean.",
-    "The floor is the larger of the GEMM's flops at the rate of cuBLAS in the same run and the bytes that must move at the bandwidth "
-    "of a copy in the same run.",
-    "human: kernels that people wrote, in a named package. project: written for this repository, by hand. LLM: written by a "
-    "language model through coda-agent, from the rendered prompt alone. torch.compile: the better of its default and max-autotune modes.",
-    "error: the largest error of any block of rows, over what the judge allows (twice eager's error and a floor of rounding).",
-    "Sizes: the width of the model (the smallest length but M that is one), or M where M is below 4096.",
-)
-"""How to read it."""

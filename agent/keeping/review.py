@@ -49,13 +49,11 @@ def review(
 ) -> Written:
     """Judge and write. A refusal is a result, not an exception; the packet is written all the same."""
     verdict = judge(kept.source, task, kept.schedule)
-    recorded, complaint = recorded_digest(kept)
-    retraced = verdict.program_digest or ""
-    refusals = [*_gates(verdict), *complaint, *_drift(kept, recorded, retraced)]
+    refusals, recorded, retraced = against(kept, verdict)
     found = Review(
         kernel=kept.id,
         task=task.id,
-        refusals=tuple(refusals),
+        refusals=refusals,
         recorded_digest=recorded,
         retraced_digest=retraced,
         tree_digest=kernels.tree_digest(kept, task.digest),
@@ -70,6 +68,13 @@ def review(
     write_text(written.html, packet.html(content))
     write_text(folder / FILE, found.model_dump_json(by_alias=True, indent=2) + "\n")  # last: it says the rest is there
     return written
+
+
+def against(kept: Kept, verdict: Verdict) -> tuple[tuple[str, ...], str, str]:
+    """Everything that stands against a kernel after a fresh verdict, and the recorded and the retraced program's digest."""
+    recorded, complaint = recorded_digest(kept)
+    retraced = verdict.program_digest or ""
+    return (*_gates(verdict), *complaint, *_drift(kept, recorded, retraced)), recorded, retraced
 
 
 def _gates(verdict: Verdict) -> Sequence[str]:
