@@ -6,7 +6,8 @@
 A folder holds `program.json` (what runs), `kernel.py` (what a person reads; never executed here), `provenance.json` (who
 wrote it, from what, at which cost), `verdict.json`, `schedule.json` where one was submitted, and `bench/<gpu>.json` where
 it was measured. A kept kernel starts as a *candidate*; `promotion.json`, written when a named person promotes it, says what
-it became. One folder that cannot be read is listed as *damaged*, says why, and hides no other.
+it became. One folder that cannot be read is listed as *damaged*, says why, and hides no other. Beside the tasks, `campaigns/`
+holds what became of authoring runs (`agent/keeping/campaigns.py`), and `README.md` tabulates them.
 `agent/keeping/keep.py` writes the folders. This package imports `coda` and nothing of the tool.
 """
 
