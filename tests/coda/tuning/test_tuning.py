@@ -25,13 +25,14 @@ from coda.plan import Plan
 from coda.primitives import ColVector, RowVector, row_sum
 from coda.problem import Problem, Schedule, TensorSpec
 from coda.schedules import Candidate
-from coda.tuning import Job, Limits, Protocol, compile_only, jobs, tune
+from coda.tuning import Job, Limits, Protocol, compile_only, jobs, steps, tune
 from coda.tuning import tensors as synthetic
 from coda.tuning.contest import Contest
+from coda.tuning.crew import Crew
 
 pytestmark = pytest.mark.interp
 
-LIMITS = Limits(build=60.0, setup=60.0, trial=4.0, race=8.0, wait=60.0)
+LIMITS = Limits(build=60.0, setup=60.0, trial=4.0, race=5.0, wait=60.0)
 SHORT = Protocol(first=3, rounds=5)
 START = 60.0
 """Seconds that the start of a child may take on a busy machine; what hangs is given fewer."""
@@ -106,7 +107,7 @@ def test_every_way_to_fail_is_contained_and_told(monkeypatch):
     assert "SIGSEGV" in found[fake_backend.DIES].reason
     assert "fake: does not fit" in found[fake_backend.REFUSED].reason
     assert "while it was built: no answer within 12 s" in found[fake_backend.HANGS_BUILDING].reason
-    assert "while it was timed: no answer within 8 s" in found[fake_backend.HANGS_TIMED].reason
+    assert "while it was timed: no answer within 5 s" in found[fake_backend.HANGS_TIMED].reason
     assert "output 'y'" in found[fake_backend.WRONG].reason
     assert "no such tile" in found[INVALID].reason
     assert found[FAST + 1].origin == "author"
@@ -393,7 +394,80 @@ def test_compile_only_reports_what_each_candidate_takes(monkeypatch):
 
 
 def test_compile_only_contains_what_hangs_and_raises(monkeypatch):
-    monkeypatch.setattr("coda.tuning.building.SECONDS", 10.0)
+    monkeypatch.setattr("coda.tuning.building.SECONDS", 15.0)
     offers(monkeypatch, FAST, fake_backend.HANGS_BUILDING, fake_backend.REFUSED)
     found = compile_only([job()], "sm_90", backends=("fake",), workers=1)
     assert [b.status for b in found] == ["built", "built", "timeout", "refused"]
+
+
+# the crew -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_builder_that_dies_between_two_requests_is_replaced_and_nobody_is_blamed():
+    request = {**steps.request_of(plus.program, problem()), "step": "build", "modules": {"fake": "fake_backend"}}
+    request |= {"schedule": schedule(FAST).to_dict(), "device": 0}
+    answers = []
+    with Crew(1) as crew:
+        for at in range(2):
+            crew.submit(request, START, answers.append)
+            while len(answers) == at:
+                crew.pump(1.0)
+            (child,) = crew._builders
+            os.killpg(child.process.pid, signal.SIGKILL)
+            child.process.wait()
+        assert crew.starts == 2
+    assert [a.kind for a in answers] == ["value", "value"]
+
+
+def test_nothing_is_left_of_a_crew_that_is_left_by_an_exception():
+    request = {**steps.request_of(plus.program, problem()), "step": "build", "modules": {"fake": "fake_backend"}}
+    request |= {"schedule": schedule(fake_backend.HANGS_BUILDING).to_dict(), "device": 0}
+    seen = set()
+
+    def interrupted() -> None:
+        with Crew(1) as crew:
+            crew.submit(request, START, print)
+            crew.pump(0.1)
+            seen.update(children_of(os.getpid()))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert seen
+    assert not seen & children_of(os.getpid())
+
+
+def test_triton_builds_what_a_launch_would_build_and_launches_nothing(monkeypatch):
+    """The arguments of both must be the same, or a launch would not find on disk what was built ahead."""
+    backend = registry.get("triton")
+    p = Problem.example(first.program, m=64, n=64, k=32, dtype="bfloat16")
+    made = backend.compile(first.program, p, backend.default_schedule(first.program, p), None)
+    tensors = {**synthetic.draw(first.program, p, torch.device("cpu"), 1)}
+    tensors |= synthetic.results(first.program, p, torch.device("cpu"))
+    seen = []
+
+    class Kernel:
+        def __getitem__(self, grid):
+            return lambda *args, **options: seen.append(("launch", grid, args, options))
+
+        def warmup(self, *args, grid, **options):
+            seen.append(("build", grid, args, options))
+
+    for step in (made.payload._kernel, made.payload._finisher):
+        monkeypatch.setattr(step, "_function", Kernel())
+        monkeypatch.setattr(step, "_direct", False)
+    device = torch.device("cpu")
+    monkeypatch.setattr(type(made.payload), "_programs", lambda self, device: 7)
+    made.payload._build(tensors, device)
+    built, seen[:] = list(seen), []
+    made.payload._launch(tensors, device)
+    assert [what for what, *_ in built] == ["build", "build"]
+    assert [what for what, *_ in seen] == ["launch", "launch"]
+    for one, other in zip(built, seen, strict=True):
+        assert one[1] == other[1]
+        assert one[3] == other[3]
+        assert [_kind(x) for x in one[2]] == [_kind(x) for x in other[2]]
+
+
+def _kind(x):
+    return (x.dtype, tuple(x.shape)) if isinstance(x, torch.Tensor) else type(x) if not isinstance(x, int) else x
