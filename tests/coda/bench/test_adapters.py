@@ -71,7 +71,7 @@ def eager_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is compiled around a kernel is the same function without the compiler."""
     for module in (quack, liger, flashinfer, cut_cross_entropy):
         monkeypatch.setattr(module, "rest", lambda function: function, raising=False)
-    monkeypatch.setattr(torch, "compile", lambda function=None, **_: function)
+    monkeypatch.setattr(torch, "compile", lambda function=None, **_: function or (lambda decorated: decorated))
 
 
 # PyTorch --------------------------------------------------------------------------------------------------------------
