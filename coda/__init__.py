@@ -10,12 +10,14 @@
     arguments.py, binding.py   call arguments by name; every check of a call
     layout.py                  weight layouts that adjacent pairs need
     backends/                  reference and generated kernels behind one registry
+    schedules.py               measured schedules in the user's cache folder
     tune.py                    which backend and schedule a call uses
     call.py, replay.py         one call of a program, and of a plan: checked once, then quick
     torch_operator.py          a call inside a graph of torch.compile
     kernel.py                  the decorators and what they return
     bench/                     timing, peers, roofline, records
     testing.py                 poisoned and guarded buffers for tests
+    tuning/                    choosing backend and schedule by measurement
 
 Importing coda imports no torch and no backend.
 """

@@ -242,6 +242,13 @@ class Runner:
         if self.finisher is not None:
             self.finisher.run(tensors, partials)
 
+    def build_finisher(self, tensors: Mapping[str, Any]) -> None:
+        """Compile the finisher for such a launch; nothing runs."""
+        if self.finisher is not None:
+            device = tensors["a"].device
+            partials = torch.empty(self._size, dtype=torch.float32, device=device) if self._size else tensors["a"]
+            self.finisher.dispatch.build(self.finisher.blocks, tensors, partials, {})
+
     def _getter(self, port: Port) -> Callable[[Mapping[str, Any]], Any]:
         name = port.operand
         if port.how == "count":
