@@ -199,7 +199,7 @@ def collect(terminal: Terminal, names: Sequence[str], campaign: str, into: Path 
                 "model": r.model,
                 "passed": "first time" if r.first_time else "yes" if r.passed else f"no: {r.stop}",
                 "rounds": r.rounds_used,
-                "refused before": "; ".join(f"{x.gate or 'not proven'} {x.status} ({x.failure})" for x in r.failures),
+                "refused before": "; ".join(x.told for x in r.failures),
                 "tokens": r.usage.total or None,
             }
             for r, _ in written

@@ -252,7 +252,7 @@ def _duel(duel: Duel | None) -> Cell:
 
 def _authored(board: Board, one: Any) -> list[Cell]:
     card = board.cards.get(one.task)
-    refused = "; ".join(f"{r.gate or 'not proven'} {r.status} ({r.failure})" for r in one.failures)
+    refused = "; ".join(r.told for r in one.failures)
     same = next((k.id for k in board.kernels.values() if k.author == "project" and k.digest == one.digest), "")
     passed = ("first time" if one.first_time else "yes") if one.passed else f"no ({one.stop})"
     return [

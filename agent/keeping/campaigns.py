@@ -47,6 +47,12 @@ class Round(Record):
     failure: str = ""
     """Class of the failure: a rule, an error's code, an output with its pattern. Empty after a pass."""
 
+    @property
+    def told(self) -> str:
+        """In a table."""
+        more = f" ({self.failure})" if self.failure not in ("", self.status) else ""
+        return f"{self.gate or 'not proven'} {self.status}{more}"
+
 
 class Authoring(Record):
     """`campaigns/<campaign>/<task>.json`."""

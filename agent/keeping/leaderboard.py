@@ -425,7 +425,7 @@ def _campaign(name: str, runs: Sequence[Authoring]) -> str:
 
 def _authored(board: Board, one: Authoring) -> str:
     card = board.cards.get(one.task)
-    refused = "; ".join(f"{r.gate or 'not proven'} {r.status} ({r.failure})" for r in one.failures)
+    refused = "; ".join(r.told for r in one.failures)
     same = next((k.id for k in board.kernels.values() if k.author == "project" and k.digest == one.digest), "")
     cells = [
         one.task,

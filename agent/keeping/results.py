@@ -1,59 +1,151 @@
-"""The README's table: what was measured of the curated examples, generated from the records beside them.
+"""The documents' tables of what was measured of the curated examples, generated from the records beside them.
 
-    readme_table   one row per task and shape: time, against the best of torch.compile, against the plain GEMM, error
+    readme_table  a row per task: time at three sizes, beside it torch.compile and quack-kernels
+    full_page     every record, every peer, ceilings and the floor; what is explained in NOTES.md
+    table         the rows of any records, for a command or a page
 
-A ratio is of medians taken in the same run. A task without a record has a row that says so.
+A ratio is of medians taken in the same run: the peer's time over the kernel's, so that more than 1 means that the kernel is
+faster. Losses are bold, what cannot be told apart from noise has a ≈. Nothing is left out: a task without a record has a row that
+says so. Neighbours: `measured` reads the records, `benchmarks` writes them, `leaderboard` compares authors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 import examples_curated
-from coda.bench.record import BenchRecord
+from coda.bench.record import BenchRecord, Compared
 
 from .. import task as tasks
 from . import measured
 
-COMPILED = ("compile", "max-autotune")
+COMPILED = ("compile", "compile-halves", "max-autotune")
+"""torch.compile in its modes and on either layout: the best of them is what it can do."""
+SIZES: dict[str, tuple[int, int]] = {"4096": (4096, 4096), "8192": (8192, 8192), "M = 512": (512, 4096)}
+"""Heading -> (M, K). Of several N the smallest: that of a vocabulary of 32768."""
+NOTES = examples_curated.FOLDER / "records" / "NOTES.md"
+"""Why what was lost was lost, by hand; its first paragraph is in the README."""
+PAGE = "examples_curated/records/README.md"
+COLUMNS = ("task", "shape", "kernel", "µs", "compile", "quack", "other", "÷ cuBLAS", "÷ empty epilogue", "of the floor", "word")
 
 
 def readme_table() -> str:
     """Markdown; a sentence where nothing has been measured."""
-    rows, missing, origins = [], [], []
-    for task_id in tasks.cards():
-        if task_id not in examples_curated.catalog():
-            continue
-        found = measured.of_example(examples_curated.load(task_id).program.digest).records
-        rows += [_row(task_id, r) for r in found]
-        origins += [_origin(r) for r in found]
-        if not found:
-            missing.append(task_id)
-    if not rows:
+    found = dict(_by_task())
+    records = [r for of_task in found.values() for r in of_task]
+    if not records:
         return "Nothing yet: no record of a GPU run is committed."
-    head = (
-        "| task | M×N×K | coda, µs | torch.compile ÷ coda | coda ÷ cuBLAS GEMM alone | of the floor's speed |",
-        "|---|---|---|---|---|---|",
-    )
-    tail = [f"Measured on {origin}." for origin in dict.fromkeys(origins)]
+    head = "| task |" + "".join(f" {size}, µs | compile | quack |" for size in SIZES)
+    rule = "|---|" + "---|---|---|" * len(SIZES)
+    rows = [f"| `{task_id}` | " + " | ".join(_sizes(of_task)) + " |" for task_id, of_task in found.items() if of_task]
+    missing = [task_id for task_id, of_task in found.items() if not of_task]
+    tail = [
+        "µs of the kernel; beside it the time of torch.compile (the best of its modes and layouts) and of quack-kernels' own"
+        " kernel (the best of five configurations) over it. **Bold**: that one is faster; ≈: the noise is larger.",
+        _sums(records),
+        first_note(),
+        f"[All sizes, peers and ceilings]({PAGE}). {_origins(records)}",
+    ]
     if missing:
         tail.append(f"Not measured: {', '.join(missing)}.")
-    return "\n".join([*head, *rows, "", " ".join(tail)])
+    return "\n".join([head, rule, *rows, "", " ".join(text for text in tail if text)])
 
 
-def _row(task_id: str, record: BenchRecord) -> str:
+def full_page() -> str:
+    """Markdown: one table of everything, then what is absent and why."""
+    records = [r for _, of_task in _by_task() for r in of_task]
+    if not records:
+        return "Nothing yet: no record of a GPU run is committed."
+    lines = [_origins(records), _sums(records), "", *markdown(table(records)), ""]
+    if NOTES.is_file():
+        lines += ["## What was lost, and why", "", NOTES.read_text(encoding="utf-8").strip(), ""]
+    absent = Counter((peer, reason) for r in records for peer, reason in r.absent.items() if reason != "not asked for")
+    if absent:
+        lines += ["## Absent", ""]
+        lines += [f"- {peer}: {reason} ({count} of {len(records)} records)" for (peer, reason), count in sorted(absent.items())]
+        lines.append("")
+    notes = {(m.peer, r.task, m.note) for r in records for m in r.measured if m.note}
+    if notes:
+        lines += ["## How peers were called", ""]
+        lines += [f"- {peer} for `{task_id}`: {note}" for peer, task_id, note in sorted(notes)]
+    return "\n".join(lines).rstrip()
+
+
+def table(records: Iterable[BenchRecord]) -> list[dict[str, str]]:
+    """One row per record, as text, by `COLUMNS`."""
+    ordered = sorted(records, key=lambda r: (r.task, _order(r), r.protocol.get("name", "default")))
+    return [_row(r) for r in ordered]
+
+
+def markdown(rows: Sequence[dict[str, str]]) -> list[str]:
+    """Rows as the lines of a table."""
+    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
+    return lines + ["| " + " | ".join(row[c] for c in COLUMNS) + " |" for row in rows]
+
+
+# rows -----------------------------------------------------------------------------------------------------------------
+
+
+def _by_task() -> Iterator[tuple[str, list[BenchRecord]]]:
+    for task_id in tasks.cards():
+        if task_id in examples_curated.catalog():
+            found = measured.of_example(examples_curated.load(task_id).program.digest).records
+            yield task_id, [r for r in found if r.protocol.get("name", "default") == "default"]
+
+
+def _row(record: BenchRecord) -> dict[str, str]:
     own = record.of(record.kernel)
-    present = {m.name: m.median for m in record.measured}
-    compiled = [present[name] for name in COMPILED if name in present]
-    cells = [
-        f"`{task_id}`",
-        "×".join(str(n) for n in _gemm_order(record)),
-        f"{own.median * 1e6:.0f}",
-        f"{min(compiled) / own.median:.2f}" if compiled else "not measured",
-        f"{own.median / present['cublas']:.3f}" if "cublas" in present else "not measured",
-        f"{record.floor.seconds / own.median:.0%}",
-    ]
-    return "| " + " | ".join(cells) + " |"
+    medians = {m.name: m.median for m in record.measured}
+    empties = [x for name, x in medians.items() if name.endswith("empty epilogue")]
+    others = [c for c in record.compared if c.peer not in (*COMPILED, "quack", "eager")]
+    top = record.best_peer
+    word = "SUSPECT" if record.suspicion else (f"{top.word} ({top.variant or top.peer})" if top else "no peer")
+    return {
+        "task": f"`{record.task}`",
+        "shape": "×".join(str(n) for n in _gemm_order(record)),
+        "kernel": record.kernel,
+        "µs": f"{own.median * 1e6:.1f} ± {(own.high - own.low) / 2 * 1e6:.1f}",
+        "compile": _cell(_best(record, COMPILED)),
+        "quack": _cell(_best(record, ("quack",)), configured=True),
+        "other": ", ".join(f"{c.peer} {_cell(c)}" for c in others) or "–",
+        "÷ cuBLAS": f"{own.median / medians['cublas']:.3f}" if "cublas" in medians else "–",
+        "÷ empty epilogue": f"{own.median / min(empties):.3f}" if empties else "–",
+        "of the floor": f"{record.floor.seconds / own.median:.0%}",
+        "word": word,
+    }
+
+
+def _sizes(records: Sequence[BenchRecord]) -> Iterator[str]:
+    """Three cells for each size of the README."""
+    for m, k in SIZES.values():
+        fitting = [r for r in records if (r.dims.get("M"), r.dims.get("K")) == (m, k)]
+        if not fitting:
+            yield from ("–", "–", "–")
+            continue
+        record = min(fitting, key=_order)
+        yield f"{record.of(record.kernel).median * 1e6:.0f}"
+        yield _cell(_best(record, COMPILED))
+        yield _cell(_best(record, ("quack",)))
+
+
+def _best(record: BenchRecord, names: Sequence[str]) -> Compared | None:
+    """The fastest of these peers."""
+    return max((c for c in record.compared if c.peer in names), key=lambda c: c.ratio, default=None)
+
+
+def _cell(found: Compared | None, *, configured: bool = False) -> str:
+    if found is None:
+        return "–"
+    value = f"{1 / found.ratio:.2f}"
+    shown = {"slower": f"**{value}**", "no difference": f"≈{value}"}.get(found.word, value)
+    chosen = found.variant.partition("[")[2].rstrip("]") if configured else ""
+    return f"{shown} ({chosen})" if chosen else shown
+
+
+def _order(record: BenchRecord) -> tuple[int, ...]:
+    return tuple(record.dims.values())
 
 
 def _gemm_order(record: BenchRecord) -> Iterator[int]:
@@ -65,7 +157,35 @@ def _gemm_order(record: BenchRecord) -> Iterator[int]:
     yield from dims.values()
 
 
+# sentences ------------------------------------------------------------------------------------------------------------
+
+
+def _sums(records: Sequence[BenchRecord]) -> str:
+    """Wins, draws and losses against either kind of peer."""
+    said = []
+    for whom, names in (("torch.compile", COMPILED), ("quack-kernels", ("quack",))):
+        words = Counter(found.word for r in records if (found := _best(r, names)) is not None)
+        if total := words.total():
+            said.append(
+                f"{whom}: faster in {words['faster']}, no difference in {words['no difference']}, slower in {words['slower']}"
+                f" of {total} comparisons"
+            )
+    return f"Against {'; against '.join(said)}." if said else ""
+
+
+def first_note(path: Path = NOTES) -> str:
+    """The first paragraph of the notes, on one line."""
+    if not path.is_file():
+        return ""
+    return " ".join(path.read_text(encoding="utf-8").strip().partition("\n\n")[0].split())
+
+
+def _origins(records: Sequence[BenchRecord]) -> str:
+    origins = dict.fromkeys(_origin(r) for r in records)
+    return " ".join(f"Measured on {origin}." for origin in origins)
+
+
 def _origin(record: BenchRecord) -> str:
     e = record.environment
-    versions = ", ".join(f"{name} {e[name]}" for name in ("torch", "triton", "driver") if name in e)
+    versions = ", ".join(f"{name} {e[name]}" for name in ("torch", "triton", "quack-kernels", "driver") if name in e)
     return f"one {measured.gpu(record)} in {record.dtype} ({versions}), cold L2, interleaved, medians of one run"
