@@ -275,6 +275,61 @@ def tune(
     return tuning.tune(terminal, asked)
 
 
+@command("bench")
+def bench(
+    terminal: Terminal,
+    subjects: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="TASK|KERNEL…", help="Tasks (example and kept kernels), examples, kept kernels, runs."),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every task's example and kept kernels.")] = False,
+    shapes: Annotated[
+        str, typer.Option(metavar="MxNxK,…", help="Sizes. Default: the benchmark sizes of the task.")
+    ] = "",
+    peers: Annotated[str, typer.Option(metavar="NAME,…", help="Competing peers. Default: all that apply.")] = "",
+    backend: Backends = None,
+    protocol: Annotated[
+        str, typer.Option(metavar="default|paper", help="paper: 30 runs in a row, mean and standard deviation.")
+    ] = "default",
+    rounds: Annotated[int, typer.Option(metavar="N", help="Rounds of the default protocol.")] = 25,
+    resume: Annotated[bool, typer.Option("--resume", help="Skip what --out has already.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR|FILE.json", help="Results as they come, then the records.")
+    ] = None,
+    plots: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Pictures as SVG and PNG; needs the extra [plot].")
+    ] = None,
+    tune: Annotated[bool, typer.Option("--tune", help="Tune every kernel at these sizes first.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Put the records beside the kernels.")] = False,
+    cache_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="All compilers' caches in one folder, to be carried along.")
+    ] = None,
+    parallel: Annotated[int, typer.Option(metavar="N", help="Benchmarks that compile at once; 0: by processors.")] = 0,
+    budget: Annotated[float | None, typer.Option(metavar="SECONDS", help="Start nothing later.")] = None,
+) -> Answer:
+    """Time kernels against everything people use today, side by side on this GPU."""
+    from agent.commands import bench as benching
+
+    asked = benching.Asked(
+        subjects=tuple(subjects or ()),
+        everything=everything,
+        shapes=shapes,
+        peers=tuple(name for name in peers.split(",") if name),
+        backends=tuple(backend or ()),
+        protocol=protocol,
+        rounds=rounds,
+        resume=resume,
+        out=out,
+        plots=plots,
+        tune=tune,
+        keep=keep,
+        cache_dir=cache_dir,
+        parallel=parallel,
+        budget_s=budget,
+    )
+    return benching.bench(terminal, asked)
+
+
 @command("lint")
 def lint(
     terminal: Terminal, task: Annotated[str, typer.Argument(metavar="TASK", help="Id, title or alias.")]

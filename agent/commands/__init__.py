@@ -5,6 +5,7 @@
     render.py      tables and progress, with rich
     judging.py     verify lint review promote compare selftest: what asks the judge or weighs what it found
     tune.py        tune: the fastest schedules here, measured and kept
+    bench.py       bench: kernels against every peer on this GPU; measuring for compare --run
     bank.py        compare --all, verify --all, collect: over every kernel, and over many runs
     author.py      author replay
     catalogue.py   list show

@@ -28,7 +28,19 @@ SIZES: dict[str, tuple[int, int]] = {"4096": (4096, 4096), "8192": (8192, 8192),
 NOTES = examples_curated.FOLDER / "records" / "NOTES.md"
 """Why what was lost was lost, by hand; its first paragraph is in the README."""
 PAGE = "examples_curated/records/README.md"
-COLUMNS = ("task", "shape", "kernel", "µs", "compile", "quack", "other", "÷ cuBLAS", "÷ empty epilogue", "of the floor", "word")
+COLUMNS = (
+    "task",
+    "shape",
+    "kernel",
+    "µs",
+    "compile",
+    "quack",
+    "other",
+    "÷ cuBLAS",
+    "÷ empty epilogue",
+    "of the floor",
+    "word",
+)
 
 
 def readme_table() -> str:
@@ -42,8 +54,10 @@ def readme_table() -> str:
     rows = [f"| `{task_id}` | " + " | ".join(_sizes(of_task)) + " |" for task_id, of_task in found.items() if of_task]
     missing = [task_id for task_id, of_task in found.items() if not of_task]
     tail = [
-        "µs of the kernel; beside it the time of torch.compile (the best of its modes and layouts) and of quack-kernels' own"
-        " kernel (the best of five configurations) over it. **Bold**: that one is faster; ≈: the noise is larger.",
+        (
+            "µs of the kernel; beside it the time of torch.compile (the best of its modes and layouts) and of quack-kernels' own"
+            " kernel (the best of five configurations) over it. **Bold**: that one is faster; ≈: the noise is larger."
+        ),
         _sums(records),
         first_note(),
         f"[All sizes, peers and ceilings]({PAGE}). {_origins(records)}",
@@ -61,11 +75,8 @@ def full_page() -> str:
     lines = [_origins(records), _sums(records), "", *markdown(table(records)), ""]
     if NOTES.is_file():
         lines += ["## What was lost, and why", "", NOTES.read_text(encoding="utf-8").strip(), ""]
-    absent = Counter((peer, reason) for r in records for peer, reason in r.absent.items() if reason != "not asked for")
-    if absent:
-        lines += ["## Absent", ""]
-        lines += [f"- {peer}: {reason} ({count} of {len(records)} records)" for (peer, reason), count in sorted(absent.items())]
-        lines.append("")
+    if absent := list(_absent(records)):
+        lines += ["## Absent", "", *absent, ""]
     notes = {(m.peer, r.task, m.note) for r in records for m in r.measured if m.note}
     if notes:
         lines += ["## How peers were called", ""]
@@ -155,6 +166,19 @@ def _gemm_order(record: BenchRecord) -> Iterator[int]:
         if name in dims:
             yield dims.pop(name)
     yield from dims.values()
+
+
+def _absent(records: Sequence[BenchRecord]) -> Iterator[str]:
+    """A line per peer and reason; the tasks for which a package has nothing are counted, not listed."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for record in records:
+        for peer, reason in record.absent.items():
+            state = reason.partition(":")[0]
+            if reason != "not asked for":
+                found.setdefault((peer, state if state == "not applicable" else reason), set()).add(record.task)
+    for (peer, reason), ids in sorted(found.items()):
+        whose = f"{len(ids)} tasks" if reason == "not applicable" else ", ".join(f"`{i}`" for i in sorted(ids))
+        yield f"- {peer}: {reason} ({whose})"
 
 
 # sentences ------------------------------------------------------------------------------------------------------------

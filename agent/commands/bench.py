@@ -1,0 +1,266 @@
+"""The command `bench`, and the measuring of `compare --run`: kernels against everything people use today, on this GPU.
+
+    Asked    what is to be measured, how, and where results go
+    bench    the command
+    fresh    measure some kernels and keep the records beside them, for `compare --run`
+
+Results are written as they come (`results.jsonl` below --out); `--resume` measures what it does not have. Neighbours: `agent.keeping.
+benchmarks` finds kernels and keeps records, `agent.verify.suite` runs them, `agent.keeping.results` has the table.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib.util
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import PlotsUnavailable, UsageError
+from ..keeping import shelves as kernels
+from ..task import Task
+from . import render
+from .judging import Judging
+from .terminal import Answer, Exit, Failure, Terminal
+
+if TYPE_CHECKING:
+    from coda.bench.record import BenchRecord
+
+    from ..keeping.benchmarks import Sweep, Target
+    from ..verify.suite import Machine, Options, Result
+
+PROTOCOLS = ("default", "paper")
+LOG = "results.jsonl"
+RIGHT = ("µs", "compile", "quack", "÷ cuBLAS", "÷ empty epilogue", "of the floor")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was asked for."""
+
+    subjects: tuple[str, ...]
+    everything: bool = False
+    """Every example of a task and every kept kernel."""
+    shapes: str = ""
+    peers: tuple[str, ...] = ()
+    backends: tuple[str, ...] = ()
+    protocol: str = "default"
+    rounds: int = 25
+    resume: bool = False
+    out: Path | None = None
+    """A folder, or a file for the records alone."""
+    plots: Path | None = None
+    tune: bool = False
+    keep: bool = False
+    cache_dir: Path | None = None
+    parallel: int = 0
+    budget_s: float | None = None
+
+    @property
+    def judging(self) -> Judging:
+        """The flags that the judge's commands have too."""
+        return Judging(backends=self.backends, shapes=self.shapes, peers=self.peers)
+
+    def check(self) -> None:
+        """Cheap, before anything slow is imported. Raises `UsageError` or `PlotsUnavailable`."""
+        self.judging.check()
+        if bool(self.subjects) == self.everything:
+            said = "nothing to measure was named" if not self.subjects else "--all and a name exclude each other"
+            raise UsageError(said, hint="name tasks, curated examples or kept kernels, or say --all")
+        if self.protocol not in PROTOCOLS:
+            raise UsageError(f"--protocol {self.protocol!r} is none", hint=f"there are: {', '.join(PROTOCOLS)}")
+        if self.resume and self.out is None:
+            raise UsageError("--resume does not say what to go on with", hint="name it: --out DIR")
+        if self.rounds < 3 or self.parallel < 0 or (self.budget_s is not None and self.budget_s <= 0):
+            raise UsageError("--rounds needs at least 3, --parallel and --budget no negative number")
+        if self.tune and self.cache_dir is not None:
+            hint = "set CODA_CACHE_DIR: the tuner keeps its schedules there, and calls find them there"
+            raise UsageError("--tune does not write to --cache-dir", hint=hint)
+        if self.plots is not None:
+            require_matplotlib()
+
+
+def require_matplotlib() -> None:
+    """Before anything is measured. Raises `PlotsUnavailable`."""
+    if importlib.util.find_spec("matplotlib") is None:
+        hint = "pip install 'coda-agent[plot]', or leave out --plots: pictures can be drawn later with --resume"
+        raise PlotsUnavailable("matplotlib is not installed", hint=hint)
+
+
+def bench(terminal: Terminal, asked: Asked) -> Answer:
+    """The command `bench`."""
+    asked.check()
+    from ..keeping import benchmarks, results
+
+    settings = terminal.settings()
+    found = benchmarks.targets(
+        asked.subjects, folders=kernels.shelves(settings), runs=settings.runs_dir, everything=asked.everything
+    )
+    jobs = benchmarks.jobs(found, _shapes(asked), asked.peers)
+    options = _options(asked)
+    where = machine(options)
+    log = benchmarks.Log(_log(asked, settings.runs_dir.parent / "bench"))
+    if asked.tune:
+        _tuned(terminal, asked, found)
+    sweep = benchmarks.measure(
+        jobs, where, options, log, resume=asked.resume, tell=terminal.detail, heard=_heard(terminal)
+    )
+    records = [r for r in map(benchmarks.record_of, sweep.results) if r is not None]
+    paths = _written(asked, log.path, records)
+    if asked.keep:
+        paths += [("records", path) for path in benchmarks.keep(found, records)]
+    rows = results.table(records)
+    return _answer(sweep, where, records, rows, paths)
+
+
+def machine(options: Options) -> Machine:
+    """Where it runs. Raises `BenchUnavailable`."""
+    from ..verify import suite
+
+    return suite.machine(options)
+
+
+def fresh(terminal: Terminal, texts: Sequence[str]) -> list[Path]:
+    """Measure these kernels at their tasks' benchmark sizes and keep the records beside them. Raises `BenchUnavailable`."""
+    from ..keeping import benchmarks
+
+    asked = Asked(tuple(texts), keep=True)
+    settings = terminal.settings()
+    found = benchmarks.targets(asked.subjects, folders=kernels.shelves(settings), runs=settings.runs_dir)
+    options = _options(asked)
+    log = benchmarks.Log(_log(asked, settings.runs_dir.parent / "bench"))
+    sweep = benchmarks.measure(
+        benchmarks.jobs(found, _shapes(asked)),
+        machine(options),
+        options,
+        log,
+        resume=False,
+        tell=terminal.detail,
+        heard=_heard(terminal),
+    )
+    records = [r for r in map(benchmarks.record_of, sweep.results) if r is not None]
+    return benchmarks.keep(found, records)
+
+
+# how ------------------------------------------------------------------------------------------------------------------
+
+
+def _shapes(asked: Asked) -> Callable[[Task], Sequence[Mapping[str, int]]]:
+    def shapes(task: Task) -> Sequence[Mapping[str, int]]:
+        named = asked.judging.options(task).bench_shapes
+        return named or [s.dims for s in task.shapes_of("benchmark")]
+
+    return shapes
+
+
+def _options(asked: Asked) -> Options:
+    from coda.bench import caches
+
+    from ..verify.suite import Options
+
+    return Options(
+        rounds=asked.rounds,
+        protocol=asked.protocol,
+        backends=asked.backends,
+        parallel=asked.parallel,
+        stop_s=asked.budget_s,
+        env={} if asked.cache_dir is None else caches.variables(asked.cache_dir),
+    )
+
+
+def _log(asked: Asked, usual: Path) -> Path:
+    """Where results go as they come."""
+    if asked.out is None:
+        return usual / datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S") / LOG
+    return asked.out.with_suffix(".jsonl") if asked.out.suffix == ".json" else asked.out / LOG
+
+
+def _tuned(terminal: Terminal, asked: Asked, found: Sequence[Target]) -> None:
+    """The fastest schedules first: a call takes them from the cache."""
+    from . import tune
+
+    names = tuple(dict.fromkeys(t.task if t.id.startswith("examples_curated/") else t.id for t in found))
+    terminal.say(f"tuning {len(names)} kernel(s)")
+    tune.tune(terminal, tune.Asked(subjects=names, shapes=asked.shapes, backends=asked.backends))
+
+
+def _heard(terminal: Terminal) -> Callable[[Result], None]:
+    """A line per result."""
+
+    def heard(result: Result) -> None:
+        shape = "×".join(map(str, result.dims.values()))
+        terminal.say(f"{result.kernel} {shape}: {result.status} {result.reason}".rstrip())
+
+    return heard
+
+
+# what came of it ------------------------------------------------------------------------------------------------------
+
+
+def _written(asked: Asked, log: Path, records: Sequence[BenchRecord]) -> list[tuple[str, Path]]:
+    """Records, and pictures where they were asked for."""
+    from ..keeping import benchmarks
+
+    paths = [("results", log)]
+    if records:
+        target = asked.out if asked.out is not None and asked.out.suffix == ".json" else log.parent / "records.json"
+        benchmarks.write(target, records)
+        paths.append(("records", target))
+    if asked.plots is not None:
+        from coda.bench import plots
+
+        paths += [("picture", path) for path in plots.draw(records, asked.plots) if path.suffix == ".svg"]
+    return paths
+
+
+def _answer(
+    sweep: Sweep,
+    where: Machine,
+    records: Sequence[BenchRecord],
+    rows: Sequence[dict[str, str]],
+    paths: list[tuple[str, Path]],
+) -> Answer:
+    failed = [r for r in sweep.results if r.record is None]
+    data = {
+        "gpu": where.environment.get("gpu"),
+        "environment": dict(where.environment),
+        "rows": list(rows),
+        "records": [json.loads(r.to_json()) for r in records],
+        "failed": [{"kernel": r.kernel, "dims": r.dims, "status": str(r.status), "reason": r.reason} for r in failed],
+        "reused": sweep.reused,
+        "not_reached": sweep.left,
+        "paths": {what: str(path) for what, path in paths},
+    }
+
+    def show() -> Iterator[Any]:
+        if rows:
+            yield render.table_of(rows, list(rows[0]), right=RIGHT)
+        for r in failed:
+            yield f"not measured: {r.kernel} at {'×'.join(map(str, r.dims.values()))}: {r.status} {r.reason}"
+        yield from _lost(sweep)
+        if records:
+            e = records[0].environment
+            known = ("gpu", "driver", "sm_clock_mhz", "power_limit_w", "cuda", "torch", "triton", "quack-kernels")
+            yield ", ".join(f"{name} {e[name]}" for name in known if name in e)
+            p = records[0].protocol
+            yield f"protocol {p.get('name', 'default')}, {p['rounds']} rounds, cold L2; times are the peer's over the kernel's"
+
+    if sweep.left or failed:
+        missing = f"{len(failed)} not measured" + (f", {sweep.left} not reached in time" if sweep.left else "")
+        failure = Failure("incomplete", missing, f"`--resume --out {paths[0][1].parent}` goes on")
+        return Answer(data, show, Exit.GOAL_NOT_MET, failure, paths=tuple(paths))
+    return Answer(data, show, paths=tuple(paths))
+
+
+def _lost(sweep: Sweep) -> Iterator[str]:
+    """Peers that should have been measured and were not."""
+    for r in sweep.results:
+        for peer, why in r.absent.items():
+            if not why.startswith(("not applicable", "not asked for", "not installed")):
+                yield f"{r.kernel} at {'×'.join(map(str, r.dims.values()))}: {peer}: {why}"
+    gone = dict.fromkeys(
+        (p, why) for r in sweep.results for p, why in r.absent.items() if why.startswith("not installed")
+    )
+    yield from (f"{peer}: {why}" for peer, why in gone)
