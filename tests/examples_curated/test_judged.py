@@ -47,7 +47,9 @@ def test_an_example_without_a_task_of_the_bank_is_judged_against_one_of_its_own(
     # `test_values` holds that example to a bound instead.
     gates: Any = GATES if task_id != "neighbour_softmax" else ("static", "trace", "algebra", "compile")
     verdict = judge(
-        examples_curated.source(task_id), tasks.load(task_id, FOLDER), options=Options(gates=gates, device=False)
+        examples_curated.source(task_id),
+        tasks.load(task_id, FOLDER),
+        options=Options(gates=gates, device=False, backends=("triton",)),
     )
     refused = {g.name: f"{g.status}: {g.reason}" for g in verdict.gates if g.status.refuses}
     assert not refused
