@@ -63,9 +63,10 @@ def test_a_failed_run_is_a_record_too(tmp_path: Path) -> None:
 
 def test_a_run_that_goes_on_is_no_record(tmp_path: Path) -> None:
     prompt = prepare.prepare(authoring.TASK, model="scripted", examples=authoring.examples())
-    with prepare.new_run(tmp_path / "runs", prompt, llm="scripted", limits=Limits()) as made:
-        with pytest.raises(RunUnfinished) as error:
-            of_run(made.folder)
+    made = prepare.new_run(tmp_path / "runs", prompt, llm="scripted", limits=Limits())
+    made.close()
+    with pytest.raises(RunUnfinished) as error:
+        of_run(made.folder)
     assert f"--resume {made.folder.name}" in error.value.hint
 
 
