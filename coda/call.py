@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 from torch.nn import Parameter
 
 from coda import env
@@ -239,9 +240,13 @@ class Calls:
         kind = kind_of(values, parts)
         ready = self._ready.get(kind)
         if ready is not None and (not out or ready.apart(values)):
+            if out:
+                increment_version(out.values())
             return ready.launch(values)
         if kind is ELSEWHERE:
             return None
+        if out:  # autograd is told, or it would take the old values for what it has saved
+            increment_version([t for t in out.values() if isinstance(t, Tensor)])
         ready, results = prepare(program(), args, operands, backend, config, out)
         if kind is not None:
             self._ready[kind] = ready

@@ -15,13 +15,11 @@ from __future__ import annotations
 import collections
 import functools
 import inspect
-import itertools
 import keyword
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from coda import plan_tracing
+from coda import handles, plan_tracing
 from coda.arguments import arguments
 from coda.errors import BadSchedule, BadSignature, DeviceMismatch, OverlappingOutput, ShapeMismatch, UnknownOperand
 from coda.plan import Plan
@@ -38,15 +36,6 @@ if TYPE_CHECKING:
 Data = TypeVar("Data", bound=EpilogueProgram | Plan)
 
 
-_handles = itertools.count()
-_by_handle: weakref.WeakValueDictionary[int, Kernel[Any]] = weakref.WeakValueDictionary()
-
-
-def by_handle(handle: int) -> Kernel[Any]:
-    """A kernel of this process by its handle."""
-    return _by_handle[handle]
-
-
 class Kernel(Generic[Data]):
     """A callable with a `program`. `name`, `__doc__` and `outputs` come from it."""
 
@@ -60,9 +49,7 @@ class Kernel(Generic[Data]):
         self.outputs = tuple(o.name for o in program.outputs)
         """Names of the results, in order."""
         self.result = result_type(program.name, self.outputs)
-        self.handle = next(_handles)
-        """Of this kernel in this process: constants are all that a graph under construction can pass on."""
-        _by_handle[self.handle] = self
+        self.handle = handles.take(self)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__.lower()} {self.name} {self.program.digest[:12]}>"

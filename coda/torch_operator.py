@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from coda import handles
 from coda.arguments import arguments
 from coda.binding import NO_GRADIENT, check, check_targets, new_outputs
 from coda.call import Calls
@@ -80,9 +81,7 @@ def _entry(digest: str) -> _Entry:
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _digest(handle: int, dtypes: tuple[tuple[str, str], ...], constants: tuple[tuple[str, Any], ...]) -> str:
     """The digest of a kernel's program for operands of these dtypes; runs as it is while a graph is traced."""
-    from coda.kernel import by_handle
-
-    return register(by_handle(handle).specialised(dict(dtypes), dict(constants)))
+    return register(handles.kernel(handle).specialised(dict(dtypes), dict(constants)))
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -218,25 +217,23 @@ def _fake_run_out(
     check_targets(program, _by_name(program, out), m, n, dtype, device)
 
 
-_TAGS = (torch.Tag.needs_exact_strides,)  # strides decide which kernel runs: those of the graph as it was written
+def _define() -> torch.library.Library:
+    """Register both. `Library` and not `custom_op`, whose wrappers take longer than a call; a gradient is refused by the call
+    itself, and it counts the versions of what it writes."""
+    library = torch.library.Library("coda", "FRAGMENT")  # type: ignore[no-untyped-call]
+    # strides decide which kernel runs: those of the graph as it was written
+    tags = (torch.Tag.needs_exact_strides, torch.Tag.pt2_compliant_tag)
+    for name, more, results, implementation, fake in (
+        ("run", "", "Tensor[]", _run, _fake_run),
+        ("run_out", "Tensor(a!)[] out, ", "()", _run_out, _fake_run_out),
+    ):
+        library.define(f"{name}({_SCHEMA.format(more)}) -> {results}", tags=tags)  # type: ignore[no-untyped-call]
+        library.impl(name, implementation, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+        torch.library.register_fake(f"coda::{name}", fake, lib=library)
+    return library
 
-_operator = torch.library.custom_op(
-    "coda::run",
-    _run,
-    mutates_args=(),
-    schema=f"({_SCHEMA.format('')}) -> Tensor[]",
-    tags=_TAGS,
-)
-_operator.register_fake(_fake_run)
 
-_operator_out = torch.library.custom_op(
-    "coda::run_out",
-    _run_out,
-    mutates_args=("out",),
-    schema=f"({_SCHEMA.format('Tensor(a!)[] out, ')}) -> ()",
-    tags=_TAGS,
-)
-_operator_out.register_fake(_fake_run_out)
+_LIBRARY = _define()
 
 
 # calls that become operators --------------------------------------------------------------------------------------

@@ -140,6 +140,22 @@ def test_a_new_choice_is_asked_for_after_forget(monkeypatch: pytest.MonkeyPatch)
     assert len(asked) == 3
 
 
+def test_autograd_hears_of_what_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Reference, "launch", lambda self, artifact, tensors: None)  # as a kernel, it tells nobody
+    (a, b), named = inputs()
+    h = torch.ones(8, 12)
+    for _ in range(2):
+        wanting = torch.ones(8, 12, requires_grad=True)
+        saves_h = wanting * h
+        with torch.no_grad():
+            residual_rms(a, b, **named, out={"h": h})
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            saves_h.sum().backward()
+        h = torch.ones(8, 12)
+    with torch.inference_mode():
+        residual_rms(a, b, **named, out={"h": torch.ones(8, 12)})
+
+
 # what makes another kind of call ------------------------------------------------------------------------------------
 
 
