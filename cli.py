@@ -161,10 +161,17 @@ def compare(
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="With --all: write the leaderboard as one page.")
     ] = None,
+    run: Annotated[
+        bool, typer.Option("--run", help="Measure them on this GPU first; keep the records beside the kernels.")
+    ] = False,
 ) -> Answer:
     """Put what was measured side by side, and say what was not."""
     from agent.commands import bank, judging
 
+    if run:
+        from agent.commands import bench as benching
+
+        benching.fresh(terminal, tuple(subjects or ()), everything=everything)
     if everything:
         return bank.leaderboard(terminal, tuple(subjects or ()), threshold, html)
     return judging.compare(terminal, tuple(subjects or ()), threshold, page=html)

@@ -122,15 +122,19 @@ def machine(options: Options) -> Machine:
     return suite.machine(options)
 
 
-def fresh(terminal: Terminal, texts: Sequence[str]) -> list[Path]:
-    """Measure these kernels at their tasks' benchmark sizes and keep the records beside them. Raises `BenchUnavailable`."""
+def fresh(terminal: Terminal, texts: Sequence[str], *, everything: bool = False) -> list[Path]:
+    """Measure these kernels, and the curated examples of their tasks, at the tasks' benchmark sizes, and keep the records beside
+    them: in one sweep, so that they can be compared. Raises `UsageError`, `BenchUnavailable`."""
+    asked = Asked(() if everything else tuple(texts), everything, keep=True)
+    asked.check()
     from ..keeping import benchmarks
 
-    asked = Asked(tuple(texts), keep=True)
     settings = terminal.settings()
-    found = benchmarks.targets(asked.subjects, folders=kernels.shelves(settings), runs=settings.runs_dir)
+    shelves, runs = kernels.shelves(settings), settings.runs_dir
+    found = benchmarks.targets(asked.subjects, folders=shelves, runs=runs, everything=everything)
+    found = benchmarks.with_examples(found)
     options = _options(asked)
-    log = benchmarks.Log(_log(asked, settings.runs_dir.parent / "bench"))
+    log = benchmarks.Log(_log(asked, runs.parent / "bench"))
     sweep = benchmarks.measure(
         benchmarks.jobs(found, _shapes(asked)),
         machine(options),

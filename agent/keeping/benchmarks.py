@@ -82,6 +82,16 @@ def _targets(text: str, folders: tuple[Path, ...], runs: Path, *, missing_ok: bo
     return found
 
 
+def with_examples(found: Iterable[Target]) -> tuple[Target, ...]:
+    """The same, and the curated example of every task that is among them."""
+    every = {target.id: target for target in found}
+    for name in dict.fromkeys(target.task for target in every.values()):
+        if name in examples_curated.catalog():
+            example = of_example(name)
+            every.setdefault(example.id, example)
+    return tuple(every.values())
+
+
 def of_example(example_id: str) -> Target:
     """A curated example. Raises `UnknownSubject` for one that belongs to no task: it has nothing to be compared with."""
     if example_id not in task.cards():
@@ -219,8 +229,8 @@ def keep(found: Sequence[Target], records: Iterable[BenchRecord]) -> list[Path]:
                 places.setdefault(path, []).append(record)
     for path, new in places.items():
         merged = {_place(r): r for r in [*_existing(path), *new]}
-        kept = [r for r in merged.values() if current.get(r.task, r.program_digest) == r.program_digest]
-        write(path, kept)
+        now = current if path.parent == RECORDS else {}
+        write(path, [r for r in merged.values() if now.get(r.task, r.program_digest) == r.program_digest])
     return sorted(places)
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
 import examples_curated
 from coda.bench.record import BenchRecord, Compared
@@ -197,11 +196,11 @@ def _sums(records: Sequence[BenchRecord]) -> str:
     return f"Against {'; against '.join(said)}." if said else ""
 
 
-def first_note(path: Path = NOTES) -> str:
+def first_note() -> str:
     """The first paragraph of the notes, on one line."""
-    if not path.is_file():
+    if not NOTES.is_file():
         return ""
-    return " ".join(path.read_text(encoding="utf-8").strip().partition("\n\n")[0].split())
+    return " ".join(NOTES.read_text(encoding="utf-8").strip().partition("\n\n")[0].split())
 
 
 def _origins(records: Sequence[BenchRecord]) -> str:

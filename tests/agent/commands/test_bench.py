@@ -1,0 +1,140 @@
+"""The commands `bench` and `compare --run`: what is refused before anything is measured, and what comes out."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import os
+import pathlib
+from typing import Any
+
+import pytest
+
+from agent.commands import bench as command
+from agent.commands.terminal import Exit, Terminal
+from agent.errors import PlotsUnavailable, UnknownSubject, UsageError
+from agent.keeping import benchmarks, measured
+from agent.verify import suite
+from coda.bench.record import BenchRecord
+
+pytestmark = [pytest.mark.interp, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+DOUBLES = pathlib.Path(__file__).resolve().parents[1] / "verify"
+ROOT = DOUBLES.parents[2]
+ASKED = command.Asked(("rms_scale",), shapes="1x4096x4096,1x8192x4096", rounds=9, parallel=2)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> pathlib.Path:
+    """A machine whose worker is the double, with folders of the test's own."""
+    monkeypatch.setattr(suite, "WORKER", "bench_double:work")
+    monkeypatch.setenv("CODA_AGENT_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("CODA_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(benchmarks, "RECORDS", tmp_path / "records")
+    usual = command._options
+    path = os.pathsep.join((str(DOUBLES), str(ROOT)))
+    monkeypatch.setattr(
+        command, "_options", lambda asked: dataclasses.replace(usual(asked), env={"PYTHONPATH": path}, variant_s=3)
+    )
+    return tmp_path
+
+
+def run(asked: command.Asked) -> Any:
+    return command.bench(Terminal("bench"), asked)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"subjects": ()}, "nothing to measure"),
+        ({"everything": True}, "exclude each other"),
+        ({"peers": ("nobody",)}, "no peer"),
+        ({"protocol": "quick"}, "--protocol 'quick'"),
+        ({"resume": True}, "--resume"),
+        ({"rounds": 2}, "--rounds"),
+        ({"tune": True, "cache_dir": pathlib.Path("x")}, "--cache-dir"),
+        ({"shapes": "12"}, "--shapes '12'"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_first(change: dict[str, Any], said: str, here: pathlib.Path) -> None:
+    with pytest.raises(UsageError, match=said):
+        run(dataclasses.replace(ASKED, **change))
+    assert not (here / "home" / "bench").exists()
+
+
+def test_pictures_without_matplotlib_are_refused_before_anything_is_measured(
+    here: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "matplotlib" else find(name, *a))
+    with pytest.raises(PlotsUnavailable, match="matplotlib") as caught:
+        run(dataclasses.replace(ASKED, plots=here / "p"))
+    assert "coda-agent[plot]" in caught.value.hint
+
+
+def test_unknown_names_have_near_ones(here: pathlib.Path) -> None:
+    with pytest.raises(UnknownSubject):
+        run(dataclasses.replace(ASKED, subjects=("rms_scal3",)))
+
+
+def test_a_sweep_answers_with_rows_records_and_pictures(here: pathlib.Path) -> None:
+    pytest.importorskip("matplotlib")
+    answer = run(dataclasses.replace(ASKED, out=here / "out", plots=here / "pictures"))
+    assert answer.exit is Exit.OK
+    assert [r["shape"] for r in answer.data["rows"]] == ["1×4096×4096", "1×8192×4096"]
+    first = answer.data["rows"][0]
+    assert (first["compile"], first["quack"]) == ("1.10", "1.05 (a)")
+    assert first["÷ cuBLAS"] == pytest.approx("1.111", abs=0.02) or float(first["÷ cuBLAS"]) == pytest.approx(
+        1.111, abs=0.02
+    )
+    assert first["word"].startswith("faster")
+    kept = measured.of_file(here / "out" / "records.json")
+    assert [json.loads(r.to_json()) for r in kept if isinstance(r, BenchRecord)] == answer.data["records"]
+    assert len((here / "out" / "results.jsonl").read_text().splitlines()) == 2
+    pictures = {p.name for p in (here / "pictures").iterdir() if p.stat().st_size > 1000}
+    assert pictures == {f"{n}.{k}" for n in ("times", "roofline", "overhead") for k in ("svg", "png")}
+    shown = "\n".join(str(item) for item in answer.show())
+    assert "flashinfer: not installed: pip install x" in shown
+    again = run(dataclasses.replace(ASKED, out=here / "out", resume=True))
+    assert again.data["reused"] == 2
+    assert again.data["rows"] == answer.data["rows"]
+
+
+def test_what_was_not_measured_is_no_success(here: pathlib.Path) -> None:
+    answer = run(dataclasses.replace(ASKED, shapes="6x4096x4096", out=here / "one.json"))
+    assert (answer.exit, answer.failure.code) == (Exit.GOAL_NOT_MET, "incomplete")
+    assert answer.data["failed"][0]["status"] == "WRONG_VALUES"
+    assert (here / "one.jsonl").is_file()
+    assert not (here / "one.json").exists()
+
+
+def test_the_published_protocol(here: pathlib.Path) -> None:
+    answer = run(dataclasses.replace(ASKED, shapes="1x4096x4096", protocol="paper", out=here / "paper.json"))
+    (record,) = (r for r in measured.of_file(here / "paper.json") if isinstance(r, BenchRecord))
+    assert record.protocol["name"] == "paper"
+    assert len(record.of("triton").samples) == 30
+    assert answer.exit is Exit.OK
+
+
+def test_compare_run_measures_the_examples_too_and_keeps_the_records(
+    here: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "_shapes", lambda asked: lambda task: [{"M": 1, "N": 4096, "K": 4096}])
+    target = benchmarks.of_example("rms_scale")
+    other = dataclasses.replace(target, id="rms_scale/other", digest="d", records=here / "kernel" / "bench")
+    monkeypatch.setattr(benchmarks, "targets", lambda *_, **__: (other,))
+    assert [t.id for t in benchmarks.with_examples([other])] == ["rms_scale/other", "examples_curated/rms_scale"]
+    paths = command.fresh(Terminal("compare"), ("rms_scale/other",))
+    assert paths == [here / "kernel" / "bench" / "nvidia-test.json"]  # the double's records are of the program "d"
+    assert len(measured.of_file(paths[0])) == 1
+
+
+def test_all_is_every_task_with_a_kernel(here: pathlib.Path) -> None:
+    import examples_curated
+    from agent import task as tasks
+
+    found = benchmarks.targets((), folders=(), runs=here, everything=True)
+    assert {t.task for t in found} == set(tasks.cards()) & set(examples_curated.catalog())
+    with pytest.raises(UnknownSubject, match="task"):
+        benchmarks.of_example("symlog_codes")
