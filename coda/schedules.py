@@ -51,6 +51,8 @@ FOLDER = "tuned"
 MAX_BYTES = 4 << 20
 """Of a file: an entry has some tens of kilobytes."""
 DISTRIBUTIONS = ("torch", "triton", "quack-kernels", "nvidia-cutlass-dsl")
+MAX_KEPT = 4096
+"""Entries, and absences of one, that a process remembers."""
 _STALE_S = 24 * 3600.0
 
 Status = Literal["timed", "refused", "failed", "wrong", "timeout", "crash"]
@@ -267,6 +269,8 @@ def find(program: EpilogueProgram, problem: Problem) -> Entry | None:
     """The entry of a program on a problem on this machine. A file is looked for once per process; a damaged one is ignored."""
     memo = (program.digest, problem, env.cache_dir())
     if memo not in _found:
+        if len(_found) >= MAX_KEPT:  # sizes that never come again, from a program that meets many
+            _found.clear()
         key = key_of(program, problem)
         _found[memo] = None if key is None else read(key)
     return _found[memo]

@@ -1,4 +1,4 @@
-"""A child of the tuner: `python -m coda.tuning.child DESCRIPTOR`. Requests come on stdin, answers go to the descriptor.
+"""A child of the tuner: `python -m coda.tuning.child DESCRIPTOR NICE`. Requests come on stdin, answers go to the descriptor.
 
 One JSON object a line each way. A request names a step of `coda.tuning.steps`; an answer is its value, or what it raised and
 whether the GPU is of any use to this process afterwards. What libraries print goes to the log that the crew keeps.
@@ -21,9 +21,10 @@ from typing import Any
 PR_SET_PDEATHSIG = 1
 
 
-def main(descriptor: int) -> None:
+def main(descriptor: int, nice: int) -> None:
     """Answer until stdin ends."""
     _end_with_parent()
+    os.nice(nice)
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     stream = os.fdopen(os.dup(0), "rb")
     null = os.open(os.devnull, os.O_RDONLY)
@@ -70,4 +71,4 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -29,6 +29,8 @@ from coda import env
 
 PIPE_BYTES = 1 << 20
 """A request fits into the pipe to a child, so that writing it never waits for one that hangs."""
+NICE = 10
+"""Of builders: a race whose process waits for a processor measures the waiting."""
 LOG_BYTES = 600
 """Of what a child printed last, in the reason of its death."""
 
@@ -59,7 +61,7 @@ class _Task:
 class _Child:
     """One process."""
 
-    def __init__(self) -> None:
+    def __init__(self, nice: int) -> None:
         self.log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 -- closed in `end`
         self.answers, theirs = os.pipe()
         self.buffer = bytearray()
@@ -67,7 +69,7 @@ class _Child:
         self.started = self.deadline = 0.0
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "coda.tuning.child", str(theirs)],
+                [sys.executable, "-P", "-m", "coda.tuning.child", str(theirs), str(nice)],
                 stdin=subprocess.PIPE,
                 stdout=self.log,
                 stderr=self.log,
@@ -153,7 +155,7 @@ class Crew:
         idle = [child for child in self._builders if child.task is None]
         while self._queue and (idle or len(self._builders) < self._most):
             if not idle:
-                idle.append(self._start())
+                idle.append(self._start(NICE))
                 self._builders.append(idle[0])
             idle.pop().give(self._queue.popleft())
 
@@ -194,8 +196,8 @@ class Crew:
     def _all(self) -> list[_Child]:
         return [*self._builders, *([self._racer] if self._racer is not None else [])]
 
-    def _start(self) -> _Child:
-        child = _Child()
+    def _start(self, nice: int = 0) -> _Child:
+        child = _Child(nice)
         self.starts += 1
         self._selector.register(child.answers, selectors.EVENT_READ, child)
         return child
