@@ -34,7 +34,7 @@ WEIGHTS = ("row", "col", "both")
 DEFAULT_ARCH = "sm_90"
 COLUMNS = ("program", "M×N×K", "dtype", "b", "result", "backend", "schedule", "µs", "untuned/tuned", "timed", "s")
 RIGHT = ("µs", "untuned/tuned", "timed", "s")
-BUILT_COLUMNS = ("program", "M×N×K", "backend", "schedule", "result", "registers", "spills, B", "shared memory, B", "s")
+BUILT_COLUMNS = ("program", "M×N×K", "backend", "schedule", "result", "regs", "spills, B", "smem, B", "s")
 
 
 @dataclass(frozen=True)
@@ -290,6 +290,7 @@ def _compiled(terminal: Terminal, jobs: list[Job], asked: Asked, arch: str, warn
 
     def show() -> Iterator[Any]:
         yield render.table_of(rows, BUILT_COLUMNS, right=BUILT_COLUMNS[5:])
+        yield LEGEND
         yield from (
             f"{r['program']}, {r['schedule']}: {r['reason']}" for r in rows if r["reason"] and terminal.options.verbose
         )
@@ -333,6 +334,8 @@ def _measured(terminal: Terminal, jobs: list[Job], asked: Asked, warnings: list[
 
     def show() -> Iterator[Any]:
         yield render.table_of(rows, COLUMNS, right=RIGHT)
+        if any(o.entry is not None for o in outcomes):
+            yield LEGEND
         if terminal.options.verbose:
             yield from _losers(outcomes)
         yield from (f"{o.job}: {o.reason}" for o in outcomes if o.entry is None)
@@ -360,15 +363,32 @@ def _losers(outcomes: Sequence[Outcome]) -> Iterator[str]:
 # words ----------------------------------------------------------------------------------------------------------------
 
 
+MARKS = {
+    "warps": "w",
+    "stages": "s",
+    "group_m": "g",
+    "split": "e",
+    "split_k": "k",
+    "cluster_m": "cm",
+    "cluster_n": "cn",
+}
+SWITCHES = {("persistent", False): "grid", ("tma", False): "pointers", ("pingpong", True): "pp"}
+LEGEND = (
+    "schedule: tile M×N×K; where not as usual w warps, s stages, g rows of tiles together, e parts of the accumulator, k parts of K, "
+    "cm and cn cluster, grid: one program per tile, pp: ping-pong"
+)
+
+
 def short(schedule: Schedule) -> str:
-    """The tile, and what is not as usual."""
+    """The tile, and what is not as usual: see `LEGEND`. A field without a mark is spelled out."""
     usual = type(schedule)()
     words = [f"{schedule.tile_m}×{schedule.tile_n}×{schedule.tile_k}"]
     for f in dataclasses.fields(schedule):
         value = getattr(schedule, f.name)
         if f.name in ("backend", "tile_m", "tile_n", "tile_k") or value == getattr(usual, f.name):
             continue
-        words.append(f"{'' if value else 'not '}{f.name}" if isinstance(value, bool) else f"{f.name}={value}")
+        plain = f"{MARKS[f.name]}{value}" if f.name in MARKS else f"{f.name}={value}"
+        words.append(SWITCHES.get((f.name, value), plain) if isinstance(value, bool) else plain)
     return " ".join(words)
 
 
@@ -405,9 +425,9 @@ def _built_row(b: Built) -> dict[str, Any]:
         "backend": b.schedule.backend,
         "schedule": short(b.schedule),
         "result": b.status,
-        "registers": b.registers,
+        "regs": b.registers,
         "spills, B": b.spills,
-        "shared memory, B": b.shared_memory,
+        "smem, B": b.shared_memory,
         "s": f"{b.seconds:.1f}",
         "reason": b.reason,
     }

@@ -223,8 +223,8 @@ def test_compile_only_shows_what_each_candidate_takes(monkeypatch: pytest.Monkey
 
 def test_a_schedule_in_few_words() -> None:
     assert command.short(Schedule()) == "128×128×64"
-    assert command.short(Schedule(tile_n=256, split=4, persistent=False)) == "128×256×64 not persistent split=4"
-    assert command.short(Schedule(backend="cutedsl", pingpong=True, cluster_m=2)) == "128×128×64 cluster_m=2 pingpong"
+    assert command.short(Schedule(tile_n=256, split=4, persistent=False)) == "128×256×64 grid e4"
+    assert command.short(Schedule(backend="cutedsl", pingpong=True, cluster_m=2)) == "128×128×64 cm2 pp"
 
 
 # the judge ------------------------------------------------------------------------------------------------------------
