@@ -33,6 +33,7 @@ COMMANDS = (
     "promote",
     "compare",
     "verify",
+    "collect",
     "tune",
     "lint",
     "list",

@@ -250,6 +250,22 @@ def test_a_live_display_needs_a_terminal_and_no_objection(monkeypatch: pytest.Mo
     assert Terminal("x").live is None
 
 
+def test_many_things_are_counted_in_a_bar_or_in_plain_lines_and_what_went_wrong_is_always_told() -> None:
+    said: list[str] = []
+    with render.Counting(3, said.append, unit="kernel") as counting:
+        for at in range(3):
+            counting.advance("done", *([f"refused: {at}"] if at == 1 else []))
+    assert said == ["refused: 1", "3 of 3 kernels"]  # a line every ten seconds, and the last
+    screen = Tty()
+    with render.Counting(2, said.append, render.console(screen), unit="kernel") as counting:
+        counting.advance("proved: a\x1b[2J")
+        counting.advance("x", "refused: b")
+    assert "refused: b" in screen.getvalue()
+    assert "2 of 2" in screen.getvalue()
+    assert "\x1b[2J" not in screen.getvalue()
+    assert len(said) == 2
+
+
 def test_options_before_and_after_the_command_add_up() -> None:
     before, after = Options(json=True, verbose=1, color="never"), Options(verbose=2, progress=False)
     both = before.merged(after)

@@ -1,0 +1,193 @@
+"""The commands over the whole bank: `compare --all`, `verify --all`, `collect`: exit codes, streams, documents."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import authoring_support as authoring
+import board_support as board
+import pytest
+from typer.testing import CliRunner
+
+import authored_kernels
+import cli
+from agent.keeping import measured, reverify
+from agent.keeping.measured import Measurements
+from agent.keeping.reverify import GateWord, Outcome, Target
+from agent.records import Status
+
+pytestmark = pytest.mark.null
+
+
+@pytest.fixture(autouse=True)
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """All folders of the user below tmp_path, no variable of ours, the checkout's kernels in a folder of the test."""
+    for name in list(os.environ):
+        if name.startswith("CODA_") or name in ("NO_COLOR", "FORCE_COLOR"):
+            monkeypatch.delenv(name)
+    for kind in ("CONFIG", "STATE", "DATA", "CACHE"):
+        monkeypatch.setenv(f"XDG_{kind}_HOME", str(tmp_path / kind.lower()))
+    folder = tmp_path / "authored_kernels"
+    folder.mkdir()
+    monkeypatch.setattr(authored_kernels, "FOLDER", folder)
+    monkeypatch.setattr(measured, "of_example", lambda digest: Measurements())
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def run(*args: str) -> Any:
+    return CliRunner().invoke(cli.app, list(args))
+
+
+def document(result: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(result.stdout)
+    assert set(found) == {"schema", "ok", "data", "warnings", "error"}
+    return found
+
+
+# compare --all --------------------------------------------------------------------------------------------------------
+
+
+def test_the_leaderboard_as_text_document_and_page(shelf: Path, tmp_path: Path) -> None:
+    board.populate(shelf)
+    result = run("compare", "--all", "--html", "out.html")
+    assert result.exit_code == 0
+    assert "page: out.html" in result.stderr
+    lines = result.stdout.splitlines()
+    (sums,) = (words for line in lines if (words := line.split())[:4] == ["human", "÷", "llm", "4096"])
+    assert sums[3:9] == ["4096", "×0.970", "3", "2", "1", "0"]
+    assert any(line.startswith("rms_swiglu") and "×0.779 slower" in line for line in lines)
+    assert "same program: residual_rms/model-x = examples_curated/residual_rms" in lines
+    assert any(line.startswith("not measured: ") and "bias_gelu" in line for line in lines)
+    assert (tmp_path / "out.html").read_text().startswith("<!doctype html>")
+    data = document(run("compare", "--all", "--json"))["data"]
+    assert set(data) == {"leaderboard"}
+    assert set(data["leaderboard"]) == {
+        "rows", "tallies", "kernels", "not_measured", "peers_not_timed", "measured_on", "authoring",
+    }  # fmt: skip
+
+
+def test_with_nothing_measured_it_is_still_an_answer() -> None:
+    result = run("compare", "--all")
+    assert result.exit_code == 0
+    assert "not measured: no model's kernel: nobody has authored one yet" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["compare"], "nothing to compare"),
+        (["compare", "rms_scale", "--html", "x.html"], "--html is the page of the whole bank"),
+        (["compare", "rms_scale", "--all"], "'rms_scale' does not go with it"),
+        (["compare", "--all", "--threshold", "3"], "--threshold does not go with it"),
+        (["verify"], "missing argument 'FILE'"),
+        (["verify", "x.py"], "missing option '--task'"),
+        (["verify", "x.py", "--all"], "FILE does not go with it"),
+        (["verify", "x.py", "--task", "rms_scale", "--sample", "3"], "--sample goes with --all only"),
+        (["verify", "--all", "--sample", "0"], "--sample 0 is no number"),
+        (["verify", "--all", "--seed", "1"], "--seed chooses a sample"),
+        (["verify", "--all", "--jobs", "0"], "--jobs 0 is no number"),
+        (["verify", "--all", "--backend", "cudnn"], "is no fused backend"),
+        (["collect", "nothing"], "no run 'nothing'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_makes_no_sense_is_refused_with_a_hint(args: list[str], said: str) -> None:
+    result = run(*args)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert "hint: " in result.stderr
+
+
+# verify --all ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def proofs(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Words by id; every other kernel is proved."""
+    words: dict[str, str] = {}
+
+    def prove(target: Target, options: Any, call: Any) -> Outcome:
+        word = words.get(target.id, "proved" if target.task else "traced")
+        why = {"refused": ("gate algebra: WRONG_VALUES: output 'z'",), "unproven": ("no memory",)}.get(word, ())
+        gates = (GateWord(name="static", status=Status.PASS, seconds=0.1),)
+        return Outcome(
+            id=target.id,
+            author=target.author,
+            task=target.task,
+            word=word,
+            why=why,
+            digest="d",
+            gates=gates,
+            seconds=0.1,
+        )  # type: ignore[arg-type]
+
+    monkeypatch.setattr(reverify, "prove", prove)
+    return words
+
+
+def test_a_bank_that_is_proved(proofs: dict[str, str], shelf: Path) -> None:
+    board.keep_as(shelf, "rms_scale")
+    result = run("verify", "--all")
+    assert result.exit_code == 0
+    summary = result.stdout.splitlines()[-1]
+    assert "gates static, trace, algebra, compile, numerics (triton)" in summary
+    assert "of processor time" in summary
+    assert "no task to prove them against, so only read and traced: examples_curated/" in result.stdout
+    found = document(run("verify", "--all", "--json", "--backend", "triton", "--backend", "cutedsl"))
+    assert found["schema"] == "coda-agent/verify/1"
+    assert found["data"]["backends"] == ["triton", "cutedsl"]
+    assert found["data"]["outcomes"][-1]["id"] == "rms_scale/model-x"
+    assert (found["data"]["refused"], found["data"]["of"]) == (0, len(found["data"]["outcomes"]))
+
+
+def test_one_refusal_is_exit_4_and_says_which_gate(proofs: dict[str, str], shelf: Path) -> None:
+    board.keep_as(shelf, "rms_scale")
+    proofs |= {"rms_scale/model-x": "refused", "examples_curated/gemm_rope": "unproven"}
+    result = run("verify", "--all")
+    assert result.exit_code == 4
+    assert "refused: rms_scale/model-x: gate algebra: WRONG_VALUES: output 'z'" in result.stdout
+    assert "hint: `coda-agent review rms_scale/model-x` writes down why" in result.stderr
+    assert document(run("verify", "--all", "--json"))["error"]["code"] == "refused"
+
+
+def test_what_the_machine_could_not_do_is_exit_5(proofs: dict[str, str]) -> None:
+    proofs["examples_curated/gemm_rope"] = "unproven"
+    result = run("verify", "--all")
+    assert result.exit_code == 5
+    assert "not proven on this machine: examples_curated/gemm_rope: no memory" in result.stderr
+
+
+def test_a_sample_tells_its_seed_and_can_be_drawn_again(proofs: dict[str, str]) -> None:
+    first = document(run("verify", "--all", "--sample", "4", "--json"))["data"]
+    assert (len(first["outcomes"]), first["of"] > 4) == (4, True)
+    again = document(run("verify", "--all", "--sample", "4", "--seed", str(first["seed"]), "--json"))["data"]
+    assert [o["id"] for o in again["outcomes"]] == [o["id"] for o in first["outcomes"]]
+
+
+def test_progress_is_plain_lines_where_there_is_no_terminal(proofs: dict[str, str]) -> None:
+    result = run("verify", "--all", "--sample", "4")
+    assert "4 of 4 kernels" in result.stderr
+    assert "\x1b" not in result.output
+    assert run("verify", "--all", "--sample", "4", "-q").stderr == ""
+
+
+# collect --------------------------------------------------------------------------------------------------------------
+
+
+def test_runs_become_records_of_a_campaign_and_rows_of_the_board(shelf: Path, tmp_path: Path) -> None:
+    done = authoring.author(tmp_path / "work", [authoring.reply("trace COMPILE_ERROR"), authoring.reply("PASS")])
+    result = run("collect", str(done.run.folder), "--campaign", "trial")
+    assert result.exit_code == 0
+    assert "trace COMPILE_ERROR (width)" in result.stdout
+    assert (shelf / "campaigns" / "trial" / "demo_scale.json").is_file()
+    (one,) = document(run("compare", "--all", "--json"))["data"]["leaderboard"]["authoring"]
+    assert (one["campaign"], one["rounds_used"], one["first_time"]) == ("trial", 2, False)
+    other = authoring.author(tmp_path / "again", [authoring.reply("PASS")])
+    again = run("collect", str(other.run.folder), "--campaign", "trial", "--json")
+    assert (again.exit_code, document(again)["error"]["code"]) == (2, "campaign-conflict")
+    assert run("collect", str(other.run.folder), "--into", str(tmp_path / "elsewhere")).exit_code == 0
+    assert len(list((tmp_path / "elsewhere").glob("*/demo_scale.json"))) == 1
