@@ -2,6 +2,7 @@
 
     exact     fp64 against fp64: the same formula up to the order of operations (gate `algebra`, tests of rewrites)
     within    a working dtype against fp64, allowed a multiple of what a trusted kernel gets wrong (gate `numerics`, bench)
+    roughly   the same for a package's kernel that is only raced: it may round where that package rounds
     response  how far one rounding of every input moves each output: the conditioning that `within` allows for
     alike     two results are the same as far as naming a mistake goes, in a working dtype
 
@@ -58,6 +59,9 @@ MAX_ULPS, RMS_ULPS = 1.0, 0.25
 CAP_MAX, CAP_RMS = 4.0, 1.0
 """How much of the trusted kernel's error counts, in units of 2^-p of the working dtype (of a coarser stored one) and of the
 block's size."""
+PEER_FACTOR = 4.0
+"""Of `roughly`: times the trusted kernel's error and one rounding more. Refusing a peer for a rounding would flatter us; another
+mathematics is off by many times this."""
 
 PRECISION = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8, "float8_e4m3fn": 4, "float8_e5m2": 3}
 """Bits of the significand, the hidden one included."""
@@ -209,6 +213,26 @@ def within(
             other.amax(1), _rms(other),
         )  # fmt: skip
     return worst.result(whole)
+
+
+def roughly(candidate: torch.Tensor, trusted: torch.Tensor, reference: torch.Tensor, *, working: str) -> Comparison:
+    """Whether `candidate` computes the same: RMS error per block of rows ≤ 4 · (that of `trusted`, at least its usual one,
+    + one rounding to `working` of the block's RMS), without a cap; numbers that are not finite in the same places."""
+    if candidate.shape != reference.shape:
+        return _refused("shape", f"got {tuple(candidate.shape)}, expected {tuple(reference.shape)}")
+    unit, stored = 2.0 ** -PRECISION[working], dtype_name(candidate.dtype)
+    _, usual = _usual(trusted, reference, unit)
+    worst = _Worst()
+    for first, rows, (c, t, r) in _blocks(candidate, trusted, reference):
+        worst.nonfinite(first, rows, _masks_differ(*_as_stored(c, r, stored)))
+        finite = torch.isfinite(r) & torch.isfinite(c)
+        r = torch.where(finite, r, 0)
+        error, other = torch.where(finite, c - r, 0), _plain(_trusted_error(t, r, finite))
+        size = _rms(r)
+        allowed = PEER_FACTOR * (_rms(other).maximum(usual * size) + unit * size)
+        unlimited = torch.full_like(allowed, math.inf)
+        worst.add(first, rows, error.abs().amax(1), unlimited, _rms(error), allowed, other.amax(1), _rms(other))
+    return worst.result(_scale(reference))
 
 
 def _usual(trusted: torch.Tensor, reference: torch.Tensor, unit: float) -> tuple[float, float]:

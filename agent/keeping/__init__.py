@@ -5,7 +5,8 @@ Modules, in the order in which they build on each other:
     keep.py       writes a kernel's folder from the evidence of a run
     shelves.py    finds a kernel that a person names, and reads its folder
     measured.py   what was timed of it, wherever that was recorded
-    results.py    the README's table of what was measured of the curated examples
+    benchmarks.py sweeps over many kernels: which, at which sizes, what is known already, where records go
+    results.py    the documents' tables of what was measured of the curated examples
     reviews.py    the record of a review
     packet.py     what a reviewer reads: REVIEW.md and review.html, from templates/
     review.py     judges it again from scratch, and writes both

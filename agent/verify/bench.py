@@ -130,7 +130,7 @@ def _shape(
 ) -> Answer:
     sets = sets_of(task, dims, seed=seed)
     check = checker(task, dims, sets, seed)
-    found = enter(task, subject, sets, check, payload)
+    found = enter(task, subject, sets, check, payload, alike=check.peer)
     refused = refusal(found)
     if refused is not None:
         return refused

@@ -74,7 +74,7 @@ def _get_ready(payload: Mapping[str, Any]) -> dict[str, Any]:
     def make() -> Answer:
         sets = sets_of(task, dims, seed=seed)
         check = checker(task, dims, sets, seed, alone=lambda: filelock.FileLock(payload["turn"]))
-        found = enter(task, subject, sets, check, payload, guard)
+        found = enter(task, subject, sets, check, payload, guard, alike=check.peer)
         check.forget()
         refused = refusal(found)
         if refused is None:

@@ -14,7 +14,7 @@ others go on. A peer's inputs are prepared once per set, outside the timed regio
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,7 @@ from coda.bench import empty, peers
 from coda.bench.candidates import Candidate, Setting
 from coda.errors import CodaError
 from coda.kernel import from_json
-from coda.numerics import within
+from coda.numerics import Comparison, roughly, within
 from coda.problem import Schedule
 from coda.tune import choose
 
@@ -74,8 +74,10 @@ def enter(
     check: Check,
     payload: Mapping[str, Any],
     guard: Guard = unguarded,
+    *,
+    alike: Check | None = None,
 ) -> Entrants:
-    """Everything for these inputs. `payload`: program, schedule, backends, peers, and `excluded`, names with the reason why they
+    """Everything for these inputs. `alike` is what peers must pass instead of `check`. `payload`: program, schedule, backends, peers, and `excluded`, names with the reason why they
     must not be tried again."""
     found = Entrants()
     found.absent |= payload.get("excluded") or {}
@@ -90,15 +92,8 @@ def enter(
     if a_b is not None:
         _empty_epilogues(found, sets[0], a_b, guard)
     gemms = tuple((p.m, p.n, p.k) for part, p in problems(subject, sets[0], None) if part.kind == "epilogue")
-    _peers(
-        found,
-        task,
-        Setting(task.id, task.baseline, sets[0], gemms, a_b),
-        sets,
-        check,
-        payload.get("peers") or (),
-        guard,
-    )
+    setting = Setting(task.id, task.baseline, sets[0], gemms, a_b)
+    _peers(found, task, setting, sets, alike or check, payload.get("peers") or (), guard)
     return found
 
 
@@ -184,8 +179,8 @@ def _peers(
     wanted: Sequence[str],
     guard: Guard = unguarded,
 ) -> None:
-    """Every ready peer (of those wanted, if any are named; the ceiling always), warmed up and, if it competes, as right as a
-    kernel must be; the others are absent with the reason."""
+    """Every ready peer (of those wanted, if any are named; the ceiling always), warmed up and, if it competes, checked; the
+    others are absent with the reason."""
     for entry in peers.lineup(task.id, task.peers, gemms=task.gemms):
         name = entry.peer.name
         if name in found.absent:
@@ -303,6 +298,21 @@ class checker:  # noqa: N801 - a function with a memory
         self._known: dict[int, tuple[dict[str, torch.Tensor], ...]] = {}
 
     def __call__(self, at: int, out: Tensors) -> str | None:
+        """As right as a kernel must be."""
+        right, today, noise = self._expected(at)
+        length = max(self.dims.values())
+        return self._wrong(
+            out,
+            right,
+            lambda n: within(out[n], today[n], right[n], working=DTYPE, noise=noise[n], length=length),
+        )
+
+    def peer(self, at: int, out: Tensors) -> str | None:
+        """The same mathematics, rounded where the peer's package rounds."""
+        right, today, _ = self._expected(at)
+        return self._wrong(out, right, lambda n: roughly(out[n], today[n], right[n], working=DTYPE))
+
+    def _expected(self, at: int) -> tuple[dict[str, torch.Tensor], ...]:
         if at not in self._known:
             self.forget()
             case = Case("benchmark", self.dims, DTYPE, "normal", draws.subseed(self.seed, at))
@@ -310,23 +320,16 @@ class checker:  # noqa: N801 - a function with a memory
                 self._known[at] = expected(self.task, case, self.sets[at])
                 if torch.cuda.is_available():
                     torch.cuda.empty_cache()  # other processes need the memory
-        right, today, noise = self._known[at]
-        length = max(self.dims.values())
-        for name, bad in self._compared(out, right, today, noise, length):
-            return f"output {name!r} ({bad})"
-        return None
+        return self._known[at]
 
-    def _compared(
-        self, out: Tensors, right: Tensors, today: Tensors, noise: Tensors, length: int
-    ) -> Iterator[tuple[str, str]]:
-        for o in self.task.outputs:
-            name = o.name
+    def _wrong(self, out: Tensors, right: Tensors, compare: Callable[[str], Comparison]) -> str | None:
+        for name in (o.name for o in self.task.outputs):
             if tuple(out[name].shape) != tuple(right[name].shape):
-                yield name, f"shape {tuple(out[name].shape)} instead of {tuple(right[name].shape)}"
-                continue
-            found = within(out[name], today[name], right[name], working=DTYPE, noise=noise[name], length=length)
+                return f"output {name!r} (shape {tuple(out[name].shape)} instead of {tuple(right[name].shape)})"
+            found = compare(name)
             if not found.ok:
-                yield name, f"{found.why}, {found.bad_blocks} of {found.blocks} blocks"
+                return f"output {name!r} ({found.why}, {found.bad_blocks} of {found.blocks} blocks)"
+        return None
 
     def forget(self) -> None:
         """Free the references."""

@@ -1,0 +1,177 @@
+"""From a task and a program to a record, on a CPU: everything but the clock is what runs on a GPU."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import examples_curated
+from agent import task as tasks
+from agent.records import Status
+from agent.verify import bench, entrants
+from agent.verify.racing import race
+from agent.verify.subject import Subject
+from coda.bench import empty, peers
+from coda.bench.record import BenchRecord
+from coda.bench.timing import Sample
+
+pytestmark = pytest.mark.interp
+
+DIMS = {"M": 128, "N": 96, "K": 48}
+
+
+class Clock:
+    """Calls, and says that everything took about as long."""
+
+    def __init__(self) -> None:
+        self.rng = random.Random(4)
+
+    def time(self, call: Callable[[], Any]) -> Sample:
+        call()
+        return Sample(1e-3 * (1 + self.rng.gauss(0, 0.003)), 1e-5)
+
+
+@pytest.fixture(autouse=True)
+def as_if_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+
+
+def entered(task_id: str, payload: dict[str, Any], dims: dict[str, int] = DIMS) -> tuple[Any, ...]:
+    task = tasks.load(task_id)
+    program = examples_curated.load(task_id).program
+    subject = Subject.read(program.to_json(), task)
+    sets = entrants.sets_of(task, dims, seed=7, device="cpu")
+    check = entrants.checker(task, dims, sets, 7)
+    common = {"program": program.to_json(), "schedule": None, "backends": ["reference"]}
+    found = entrants.enter(task, subject, sets, check, {**common, **payload}, alike=check.peer)
+    return task, subject, sets, check, found
+
+
+@pytest.mark.parametrize("task_id", ["rms_swiglu", "residual_rms_linear"])
+def test_a_record_from_beginning_to_end(task_id: str) -> None:
+    dims = DIMS if task_id == "rms_swiglu" else {**DIMS, "P": 64}
+    task, subject, sets, check, found = entered(task_id, {"peers": ["eager"]}, dims)
+    assert list(found.kernels) == ["reference"]
+    assert list(found.others) == ["eager"]
+    assert found.ceiling is not None
+    assert found.absent["compile"] == "not asked for"
+    contest = bench.contest_of(task, subject, dims, sets[0], found, 4e12)
+    assert contest.flops == task.gemms * 2 * 128 * 48 * 96 if task_id == "rms_swiglu" else contest.flops > 0
+    status, reason, record = race(contest, sets, check, Clock(), rounds=7, seed=1)
+    assert status in (Status.NO_DIFFERENCE, Status.SUSPECT), reason  # a fake clock knows no physics
+    assert record is not None
+    assert BenchRecord.from_json(record.to_json()) == record
+    assert {m.name for m in record.measured} >= {"reference", "eager", "cublas"}
+    assert record.environment["torch"] == str(torch.__version__)
+
+
+def test_the_empty_epilogue_runs_in_the_kernels_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(empty, "product", lambda a, b, **options: seen.append((a.shape, b.shape, options)))
+    *_, found = entered("rms_swiglu", {"peers": ["eager"]})
+    (label,) = found.beside
+    assert label == "reference, empty epilogue"
+    assert found.configs[label] == next(iter(found.configs["reference"].values()))
+    (a, b, options) = seen[0]
+    assert (tuple(a), tuple(b)) == ((128, 48), (48, 96))
+    assert options["backend"] == "reference"
+    assert options["config"].to_dict() == found.configs[label]
+
+
+def test_a_plan_has_no_empty_epilogue() -> None:
+    *_, found = entered("residual_rms_linear", {"peers": ["eager"]}, {**DIMS, "P": 64})
+    assert found.beside == {}
+
+
+def test_a_wrong_kernel_does_not_race() -> None:
+    task, subject, sets, _check, _ = entered("rms_scale", {"peers": ["eager"]})
+    payload = {
+        "program": examples_curated.load("rms_scale").program.to_json(),
+        "schedule": None,
+        "backends": ["reference"],
+    }
+    found = entrants.enter(task, subject, sets, lambda at, out: "output 'z' (all of it)", payload)
+    assert found.wrong == "reference: output 'z' (all of it)"
+    refused = bench.refusal(found)
+    assert refused is not None
+    assert refused[0] is Status.WRONG_VALUES
+    assert found.others == {}
+
+
+def test_a_kernel_that_killed_its_process_is_not_tried_again() -> None:
+    *_, found = entered("rms_scale", {"peers": ["eager"], "excluded": {"reference": "crashed: SIGSEGV"}})
+    refused = bench.refusal(found)
+    assert refused is not None
+    assert refused[0] is Status.RUNTIME_ERROR
+    assert "crashed: SIGSEGV" in refused[1]
+
+
+@pytest.mark.parametrize("task_id", sorted(tasks.cards()))
+def test_inputs_can_be_drawn_on_the_device_for_every_task(task_id: str) -> None:
+    task = tasks.load(task_id)
+    dims = task.shapes_of("smoke")[0].dims
+    sets = entrants.sets_of(task, dims, seed=3, device="cpu")
+    assert len(sets) == entrants.SETS
+    for i in task.inputs:
+        first, second = sets[0][i.name], sets[1][i.name]
+        if i.default is not None:
+            assert first == i.default
+            continue
+        assert first.dtype in (torch.bfloat16, torch.float32, torch.int64)
+        if i.draw in ("normal", "weight"):
+            assert not torch.equal(first, second)
+    again = entrants.sets_of(task, dims, seed=3, device="cpu")
+    assert all(
+        torch.equal(a[n], b[n]) for a, b in zip(sets, again, strict=True) for n in a if isinstance(a[n], torch.Tensor)
+    )
+
+
+def test_the_guard_is_around_everything_that_runs_for_the_first_time() -> None:
+    import contextlib
+
+    seen: list[str] = []
+
+    @contextlib.contextmanager
+    def guard(name: str) -> Any:
+        seen.append(name)
+        yield
+
+    task = tasks.load("rms_swiglu")
+    program = examples_curated.load("rms_swiglu").program
+    subject = Subject.read(program.to_json(), task)
+    sets = entrants.sets_of(task, DIMS, seed=7, device="cpu")
+    payload = {"program": program.to_json(), "schedule": None, "backends": ["reference"], "peers": ["eager"]}
+    found = entrants.enter(task, subject, sets, entrants.checker(task, DIMS, sets, 7), payload, guard)
+    assert {"reference", "eager", "cublas"} <= set(seen)
+    assert set(found.others) | set(found.kernels) | {"cublas"} | set(found.beside) <= set(seen)
+
+
+def test_a_peer_may_round_where_its_package_rounds_but_not_compute_something_else() -> None:
+    task, _, sets, check, _ = entered("rms_swiglu", {"peers": ["eager"]})
+    today = task.baseline(**sets[0])
+    assert check(0, today) is not None  # eager rounds three times: a kernel may not
+    assert check.peer(0, today) is None
+    half = {"z": today["z"], "h": torch.cat([today["h"][:, :40], torch.zeros_like(today["h"][:, 40:])], 1)}
+    wrong = {
+        "a dropped tile": half,
+        "swapped halves": {"z": today["z"], "h": today["h"].roll(24, 1)},
+        "no scale": {**today, "z": (sets[0]["q"] @ sets[0]["w"])},
+        "a shape": {**today, "h": today["h"][:, :-1]},
+        "a number that is none": {**today, "h": today["h"].clone().index_fill_(0, torch.tensor([3]), float("nan"))},
+        "a twentieth": {**today, "h": today["h"] * 1.05},
+    }
+    for what, out in wrong.items():
+        assert check.peer(0, out) is not None, what
+
+
+def test_traffic_and_elements_agree() -> None:
+    task = tasks.load("gemm_cross_entropy")
+    dims = {"M": 8, "N": 16, "K": 4}
+    floats = 8 * 4 + 4 * 16 + 8 * 16
+    assert entrants.elements(task, dims) == floats + 3 * 8
+    assert entrants.traffic(task, dims) == 2 * floats + 8 * 8 + 2 * 4 * 8
+    assert peers.lineup("gemm_cross_entropy")  # the task of the sizes is one that peers know
