@@ -66,7 +66,7 @@ def test_the_leaderboard_as_text_document_and_page(shelf: Path, tmp_path: Path) 
     data = document(run("compare", "--all", "--json"))["data"]
     assert set(data) == {"leaderboard"}
     assert set(data["leaderboard"]) == {
-        "rows", "tallies", "kernels", "not_measured", "peers_not_timed", "measured_on", "authoring",
+        "rows", "tallies", "kernels", "not_measured", "peers_not_timed", "peers_notes", "measured_on", "authoring",
     }  # fmt: skip
 
 

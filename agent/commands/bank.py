@@ -81,6 +81,7 @@ def _standings(board: Board) -> Iterator[Any]:
         reasons.setdefault(one.why, []).append(one.task)
     yield from (f"not measured: {why}: {', '.join(ids)}" for why, ids in reasons.items())
     yield from (f"not timed: {peer}: {why}: {', '.join(ids)}" for (peer, why), ids in board.absent.items())
+    yield from (f"note: {peer}: {note}: {', '.join(ids)}" for (peer, note), ids in board.notes.items())
     yield from (f"measured on {origin}" for origin in board.origins)
 
 

@@ -89,12 +89,15 @@ def html(board: Board) -> str:
         overheads=tuple(charts.overheads(board.rows)),
         names=SIDE_NAMES,
         columns=COLUMNS,
+        wrapped=(COLUMNS.index("primitives"),),
         table=[_cells(board, row) for row in board.rows],
         authoring_columns=AUTHORING,
+        authoring_wrapped=(AUTHORING.index("refused before"),),
         authoring=[_authored(board, one) for one in board.authoring],
         kept=[k for k in board.kernels.values() if k.author != "project"],
         missing=_missing(board),
         absent=[(peer, why, ids) for (peer, why), ids in board.absent.items()],
+        notes=[(peer, note, ids) for (peer, note), ids in board.notes.items()],
         origins=board.origins,
     )
 
@@ -157,13 +160,22 @@ def _groups(board: Board, subject: Side) -> tuple[Group, ...]:
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in board.rows:
         groups.setdefault((row.gpu, row.dtype, row.size), []).append(row)
+    most = max(map(len, groups.values()), default=0)
+    shown = next((key for key, rows in groups.items() if len(rows) > most // 2), None)  # the first that is nearly all
     found = []
     for at, ((gpu, dtype, size), rows) in enumerate(groups.items()):
         figures = [
             Figure(r.task, r.shape, tuple(_said(r, subject)), charts.bars(r, f"bars-{at}-{n}"))
             for n, r in enumerate(rows)
         ]
-        found.append(Group(f"size-{at}", f"{size}: {len(rows)} tasks on {gpu}, {dtype}", at == 0, tuple(figures)))
+        found.append(
+            Group(
+                f"size-{at}",
+                f"{size}: {len(rows)} tasks on {gpu}, {dtype}",
+                (gpu, dtype, size) == shown,
+                tuple(figures),
+            )
+        )
     return tuple(found)
 
 
@@ -188,9 +200,9 @@ def _said(row: Row, subject: Side) -> Iterator[str]:
 # the table ------------------------------------------------------------------------------------------------------------
 
 COLUMNS = (
-    "task", "family", "difficulty", "size", "shape", "LLM µs", "human µs", "project µs", "compile µs", "floor µs",
-    "human ÷ LLM", "project ÷ LLM", "compile ÷ LLM", "human ÷ project", "compile ÷ project",
-    "error", "lines", "rounds", "primitives", "kernel", "model",
+    "task", "size", "LLM µs", "human µs", "project µs", "compile µs", "floor µs", "human ÷ LLM", "project ÷ LLM",
+    "compile ÷ LLM", "human ÷ project", "compile ÷ project", "error", "lines", "rounds", "primitives", "shape", "family",
+    "difficulty", "kernel", "model",
 )  # fmt: skip
 AUTHORING = (
     "task", "family", "difficulty", "campaign", "model", "prompt", "passed", "rounds", "refused before", "tokens", "lines",
@@ -201,29 +213,26 @@ AUTHORING = (
 def _cells(board: Board, row: Row) -> list[Cell]:
     card = board.cards[row.task]
     anchored = row.times[row.anchor].who
-    kernel = board.kernels.get(row.times["llm"].who if "llm" in row.times else anchored)
+    kernel = board.kernels.get(anchored)
     large, number = duels.size_key(row.size)
-    cells = [
+    model = kernel.who if kernel is not None and kernel.author == "llm" else ""
+    primitives = kernel.primitives if kernel is not None else ()
+    return [
         Cell(row.task, row.task),
-        Cell(card.family, card.family),
-        _number(card.difficulty, "{}"),
         Cell(row.size, f"{large:d}{number:012d}"),
-        Cell(row.shape, row.shape),
         *(_time(row, side) for side in ("llm", "human", "project", "compile")),
         _number(row.floor_us, "{:.1f}", note=row.bound),
         *(_duel(row.duel("llm", against)) for against in ("human", "project", "compile")),
         *(_duel(row.duel("project", against)) for against in ("human", "compile")),
-    ]
-    if kernel is None:
-        return cells + [Cell("", "")] * 6
-    return [
-        *cells,
-        _number(kernel.error_ratio, "{:.2f}", note=kernel.error_where),
-        _number(kernel.lines, "{}"),
-        _number(kernel.rounds, "{}"),
-        Cell(", ".join(kernel.primitives), str(len(kernel.primitives))),
-        Cell(kernel.id, kernel.id),
-        Cell(kernel.who if kernel.author == "llm" else "", kernel.who if kernel.author == "llm" else ""),
+        _number(kernel.error_ratio if kernel else None, "{:.2f}", note=kernel.error_where if kernel else ""),
+        _number(kernel.lines if kernel else None, "{}"),
+        _number(kernel.rounds if kernel else None, "{}"),
+        Cell(", ".join(primitives), str(len(primitives)) if primitives else ""),
+        Cell(row.shape, row.shape),
+        Cell(card.family, card.family),
+        _number(card.difficulty, "{}"),
+        Cell(anchored, anchored),
+        Cell(model, model),
     ]
 
 

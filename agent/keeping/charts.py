@@ -23,6 +23,8 @@ LABELS = 66.0
 VALUES = 78.0
 """Kept free right of the longest bar."""
 LINE = 22.0
+LETTER = 6.1
+"""Of a task's name, on the broad side."""
 CAP = 3.0
 """Overheads beyond this factor are drawn at the edge and told in words."""
 
@@ -182,12 +184,13 @@ def rooflines(rows: Sequence[Row]) -> Iterator[Roofline]:
 
 
 def _roofline(where: str, rows: Sequence[Row], identity: str) -> Roofline:
-    width, height, left, right, top, bottom = 360.0, 280.0, 44.0, 350.0, 12.0, 240.0
+    width, height, left, right, top, bottom = 360.0, 360.0, 44.0, 350.0, 14.0, 318.0
     with_gemm = [r for r in rows if r.flops and r.bytes]
     peak = max((r.gemm_flops or r.flops / r.floor_us * 1e6) for r in with_gemm) / 1e12
     bandwidth = max(r.bandwidth for r in with_gemm) / 1e12
     ridge = peak / bandwidth
     spots = [(side, r, r.flops / r.bytes, r.flops / time.us / 1e6) for r in with_gemm for side, time in r.times.items()]
+    spots.sort(key=lambda spot: -SIDES.index(spot[0]))  # the model's marks are drawn last, and so on top
     lowest = min(rate for *_, rate in spots)
     x_low, x_high = min(ridge, *(i for _, _, i, _ in spots)) / 1.25, max(i for _, _, i, _ in spots) * 1.25
     y_low, y_high = min(lowest, peak) / 1.15, peak * 1.12
@@ -262,7 +265,8 @@ def overheads(rows: Sequence[Row]) -> Iterator[Overheads]:
 
 
 def _overheads(where: str, rows: Sequence[Row], identity: str) -> Overheads:
-    width, left, right, step = 360.0, 158.0, 344.0, 17.0
+    width, right, step = 360.0, 344.0, 17.0
+    left = min(LETTER * max(len(r.task) for r in rows) + 14, 205.0)
     sizes = tuple(sorted({r.size for r in rows}, key=size_key))
     values = [(r, r.times[r.anchor].us / r.cublas_us) for r in rows if r.cublas_us]
     low, high = min(1.0, *(v for _, v in values)), min(CAP, max(1.1, *(v for _, v in values)))

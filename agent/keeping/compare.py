@@ -33,6 +33,8 @@ from .reviews import recorded_digest
 from .shelves import Kept
 
 Author = Literal["human", "project", "llm"]
+COMPILED = ("compile", "compile-halves", "max-autotune")
+"""Modes of torch.compile; of several the fastest counts."""
 COMMON = ("max-autotune", "compile", "eager", "cublas")
 """Peers through which two runs are compared, best first."""
 
@@ -195,7 +197,7 @@ def _row(subject: Subject, record: BenchRecord) -> Row:
     rates = {m.name: m.median for m in record.measured}
     flops = record.floor.flops
     words = {c.peer: c for c in record.compared}
-    best_mode = max((words[n] for n in ("compile", "max-autotune") if n in words), key=lambda c: c.ratio, default=None)
+    best_mode = max((words[n] for n in COMPILED if n in words), key=lambda c: c.ratio, default=None)
     top = record.best_peer
     verdict = f"SUSPECT: {record.suspicion}" if record.suspicion else (top.word if top else "no peer")
     noisy = mine.p20 > 0 and mine.p80 / mine.p20 > NOISY

@@ -28,12 +28,11 @@ from coda.bench.record import BenchRecord, Measured
 from coda.bench.timing import NOISE
 
 from . import measured
-from .compare import COMMON, Subject
+from .compare import COMMON, COMPILED, Subject
 
 Side = Literal["llm", "human", "project", "compile"]
 Word = Literal["faster", "slower", "no difference", "same program"]
 SIDES: tuple[Side, ...] = ("llm", "human", "project", "compile")
-COMPILED = ("compile", "max-autotune")
 CEILING = "cublas"
 SMALL_M = 4096
 """Fewer rows than this are a family of sizes of their own: the GEMM does not fill the GPU."""
@@ -198,8 +197,6 @@ def _row(
     notes: list[str] = []
     if own is not None:
         entries["project"] = own
-    else:
-        notes += [f"{m.name}: not the curated kernel of today" for m in _authored(record, "project")]
     if model is not None:
         entries["llm"] = model
     times: dict[Side, Time] = {}
@@ -232,30 +229,25 @@ def _row(
     )
 
 
-def _authored(record: BenchRecord, author: str) -> list[Measured]:
-    """The peers of a run by who wrote them."""
-    return [m for m in record.measured if m.author == author and m.name not in (record.kernel, NOISE)]
-
-
 def _opponents(anchor: BenchRecord, runs: Sequence[BenchRecord], people: Sequence[_Entry]) -> dict[Side, _Entry]:
-    """The best human kernel and torch.compile's better mode; a peer counts where it ran beside the anchor, else where it ran."""
-    ordered = sorted(runs, key=lambda r: r is not anchor)  # stable: the anchor's own first
-    found: dict[Side, _Entry] = {}
-    humans: dict[str, _Entry] = {}
-    modes: dict[str, _Entry] = {}
-    for record in ordered:
-        for m in _authored(record, "human"):
-            humans.setdefault(m.name, _Entry(m.name, record, m))
+    """The best human kernel and torch.compile's best mode. A peer may have raced with several candidates; it counts where it ran
+    beside the anchor, else where it ran."""
+    found: dict[Side, dict[str, list[_Entry]]] = {"human": {e.who: [e] for e in people}, "compile": {}}
+    for record in sorted(runs, key=lambda r: r is not anchor):  # stable: the anchor's own first
+        here: dict[tuple[Side, str], list[_Entry]] = {}
         for m in record.measured:
-            if m.name in COMPILED:
-                modes.setdefault(m.name, _Entry(m.name, record, m))
-    for entry in people:
-        humans.setdefault(entry.who, entry)
-    for side, named in (("human", humans), ("compile", modes)):
-        fit = [(time.us, entry) for entry in named.values() if (time := carried(anchor, entry)) is not None]
+            peer = m.peer or m.name
+            side: Side | None = "human" if m.author == "human" else "compile" if peer in COMPILED else None
+            if side is not None and m.name not in (record.kernel, NOISE):
+                here.setdefault((side, peer), []).append(_Entry(peer, record, m))
+        for (side, peer), entries in here.items():
+            found[side].setdefault(peer, entries)
+    best: dict[Side, _Entry] = {}
+    for side, named in found.items():
+        fit = [(time.us, e) for entries in named.values() for e in entries if (time := carried(anchor, e)) is not None]
         if fit:
-            found[side] = min(fit, key=lambda pair: pair[0])[1]  # type: ignore[index]
-    return found
+            best[side] = min(fit, key=lambda pair: pair[0])[1]
+    return best
 
 
 # comparing ------------------------------------------------------------------------------------------------------------
@@ -284,7 +276,7 @@ def _ratio(record: BenchRecord, mine: Measured, theirs: Measured) -> tuple[float
     if mine.name == theirs.name:
         return 1.0, 1.0, 1.0
     for first, second, turned in ((mine, theirs, False), (theirs, mine, True)):
-        paired = next((c for c in record.compared if c.peer == second.name), None)
+        paired = next((c for c in record.compared if (c.variant or c.peer) == second.name), None)
         if paired is not None and first.name == record.kernel:
             found = (paired.ratio, paired.low, paired.high)
             return (1 / found[0], 1 / found[2], 1 / found[1]) if turned else found
@@ -313,7 +305,7 @@ def _duel(side: Side, entry: _Entry, against: Side, other: _Entry) -> Duel | Non
     record = entry.record
     if other.record is record:
         ratio, low, high = _ratio(record, entry.variant, other.variant)
-        said = next((c.word for c in record.compared if c.peer == other.variant.name), None)
+        said = next((c.word for c in record.compared if (c.variant or c.peer) == other.variant.name), None)
         floor = record.noise_floor
     else:
         peer = _common(record, other.record)

@@ -85,6 +85,8 @@ class Board:
     missing: tuple[Missing, ...]
     absent: Mapping[tuple[str, str], tuple[str, ...]]
     """(peer, why it was not timed) -> tasks."""
+    notes: Mapping[tuple[str, str], tuple[str, ...]]
+    """(peer, what a reader must know of its times) -> tasks."""
     origins: tuple[str, ...]
     """Where and how it was measured, each once."""
     authoring: tuple[Authoring, ...] = field(default=())
@@ -97,6 +99,7 @@ class Board:
             "kernels": [asdict(k) for k in self.kernels.values()],
             "not_measured": [asdict(m) for m in self.missing],
             "peers_not_timed": [{"peer": p, "why": why, "tasks": list(ids)} for (p, why), ids in self.absent.items()],
+            "peers_notes": [{"peer": p, "note": note, "tasks": list(ids)} for (p, note), ids in self.notes.items()],
             "measured_on": list(self.origins),
             "authoring": [
                 {"rounds_used": a.rounds_used, "first_time": a.first_time, **a.model_dump(mode="json", by_alias=True)}
@@ -119,6 +122,7 @@ def build(folders: Iterable[Path] | None = None) -> Board:
     rows: list[Row] = []
     missing: list[Missing] = []
     absent: dict[tuple[str, str], list[str]] = {}
+    notes: dict[tuple[str, str], list[str]] = {}
     authoring = tuple(a for folder in folders for a in campaigns.read_all(folder / campaigns.FOLDER))
     for card in cards.values():
         kept, example = found.kept.get(card.id, []), found.examples.get(card.id)
@@ -128,6 +132,9 @@ def build(folders: Iterable[Path] | None = None) -> Board:
         for record in (r for s in (*kept, *([example] if example else [])) for r in s.found.records):
             for peer, why in record.absent.items():
                 absent.setdefault((peer, why), []).append(card.id)
+            for m in record.measured:
+                if m.note:
+                    notes.setdefault((m.peer or m.name, m.note), []).append(card.id)
     order = {task_id: at for at, task_id in enumerate(cards)}
     rows.sort(key=lambda r: (r.gpu, r.dtype, duels.size_key(r.size), order[r.task], r.shape))
     return Board(
@@ -137,6 +144,7 @@ def build(folders: Iterable[Path] | None = None) -> Board:
         kernels=found.kernels,
         missing=tuple(missing),
         absent={key: tuple(dict.fromkeys(ids)) for key, ids in sorted(absent.items())},
+        notes={key: tuple(dict.fromkeys(ids)) for key, ids in sorted(notes.items())},
         origins=tuple(dict.fromkeys(_origin(r) for r in found.records())),
         authoring=authoring,
     )

@@ -55,6 +55,29 @@ def test_within_a_run_its_own_words_decide_and_the_best_of_each_side_counts() ->
     assert (row.cublas_us, row.anchor) == (pytest.approx(90), "llm")
 
 
+def test_a_peer_races_with_several_candidates_and_its_fastest_is_the_peers() -> None:
+    record = rec(LLM, {"triton": 100, "quack 1": 120, "quack 2": 90, "compile": 130})
+    for m in record["measured"]:
+        if m["name"].startswith("quack"):
+            m |= {"author": "human", "peer": "quack", "note": "packs its weight outside"}
+    (fast,) = (c for c in record["compared"] if c["peer"] == "quack 2")
+    record["compared"] = [fast | {"peer": "quack", "variant": "quack 2"}, record["compared"][-1]]
+    row = only([subject("rms_scale/m", "llm", LLM, record)])
+    assert (row.times["human"].who, round(row.times["human"].us, 1)) == ("quack", 90.0)
+    duel = row.duel("llm", "human")
+    assert (duel.word, duel.ratio) == ("slower", pytest.approx(0.9))
+    assert duel.low == pytest.approx(1 / fast["high"])
+
+
+def test_the_mainloop_with_nothing_behind_it_is_nobodys_kernel() -> None:
+    record = rec(LLM, {"triton": 100, "compile": 130, "triton, empty epilogue": 80})
+    record["compared"].pop()
+    record["measured"][-1]["author"] = "project"
+    row = only([subject("rms_scale/m", "llm", LLM, record)])
+    assert set(row.times) == {"llm", "compile"}
+    assert row.notes == ()
+
+
 def test_between_two_runs_a_common_peer_carries_over() -> None:
     """The project's run was on a clock of half the speed: its own microseconds would lose."""
     row = only([llm({"triton": 100, "compile": 120})], own({"triton": 190, "compile": 240}))
