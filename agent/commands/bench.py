@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 PROTOCOLS = ("default", "paper")
 LOG = "results.jsonl"
-RIGHT = ("µs", "compile", "quack", "÷ cuBLAS", "÷ empty epilogue", "of the floor")
+RIGHT = ("µs", "compile", "quack", "÷ cuBLAS", "÷ empty epilogue", "of the floor", "host, µs")
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ COLUMNS = (
     "÷ cuBLAS",
     "÷ empty epilogue",
     "of the floor",
+    "host, µs",
     "word",
 )
 
@@ -123,6 +124,7 @@ def _row(record: BenchRecord) -> dict[str, str]:
         "÷ cuBLAS": f"{own.median / medians['cublas']:.3f}" if "cublas" in medians else "–",
         "÷ empty epilogue": f"{own.median / min(empties):.3f}" if empties else "–",
         "of the floor": f"{record.floor.seconds / own.median:.0%}",
+        "host, µs": f"{own.host * 1e6:.0f}",
         "word": word,
     }
 

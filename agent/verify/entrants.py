@@ -14,6 +14,7 @@ others go on. A peer's inputs are prepared once per set, outside the timed regio
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -248,8 +249,12 @@ def _candidates(
         found.absent[peer] = f"none of its {len(candidates)} configurations ran; the first: {reasons[0]}"
 
 
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
 def _failed(error: Exception) -> str:
-    return f"failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    said = " ".join(_COLOURS.sub("", str(error)).split())
+    return f"failed: {type(error).__name__}: {said[:300]}"
 
 
 def synchronize() -> None:

@@ -82,7 +82,7 @@ def test_the_page_has_everything(found: list[BenchRecord]) -> None:
     assert "**0.95** (128x256 c21)" in text
     assert "| SUSPECT |" in text
     assert "256×4096" not in text  # another protocol is another table
-    assert "| 1.111 | 1.081 | 90% |" in text
+    assert "| 1.111 | 1.081 | 90% | 10 |" in text
     assert "- liger: not installed: pip install liger-kernel (`rms_scale`)" in text
     assert "- flashinfer: not applicable (1 tasks)" in text
     assert "- compile-halves for `rms_scale`: in halves" in text
