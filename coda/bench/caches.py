@@ -3,7 +3,7 @@
     variables   what a process must have in its environment so that all of them write below one folder
 
 What holds when the folder is carried: each compiler keys its entries by source, options, versions and architecture, and
-recompiles what does not fit, so a carried folder is at worst useless, never wrong.
+recompiles what does not fit, so a carried folder is at worst useless, never wrong. The table says what the keys hold.
 
 | cache | filled without a GPU | reused on another machine when |
 |---|---|---|

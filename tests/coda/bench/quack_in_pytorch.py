@@ -45,11 +45,11 @@ def erf_slope(x: Any) -> Any:
 
 
 def backward(value: Any, slope: Any) -> Any:
-    return lambda x, dout: (dout * slope(x), value(x))
+    return lambda x, grad: (grad * slope(x), value(x))
 
 
 def gate_backward(value: Any, slope: Any) -> Any:
-    return lambda x, y, dout: (dout * y * slope(x), dout * value(x), value(x) * y)
+    return lambda x, y, grad: (grad * y * slope(x), grad * value(x), value(x) * y)
 
 
 def step(x: Any) -> Any:

@@ -9,7 +9,19 @@ from typing import Any
 
 import pytest
 
-from coda.bench.timing import NOISE, NOISY, GpuBusy, Sample, compare, gpu_lock, longer_backlog, measure, summary
+from coda.bench.timing import (
+    NOISE,
+    NOISY,
+    GpuBusy,
+    Sample,
+    compare,
+    compare_means,
+    gpu_lock,
+    longer_backlog,
+    measure,
+    measure_published,
+    summary,
+)
 
 pytestmark = pytest.mark.null
 
@@ -119,3 +131,47 @@ def test_the_backlog_covers_the_host() -> None:
     assert longer_backlog(1.0, 1e-3) == 0.02  # a call that waits for the device
     assert longer_backlog(1.0, 0.02) is None
     assert longer_backlog(1.0, 0) is None  # not wanted
+
+
+class Bursts(FakeClock):
+    """Calls in a row."""
+
+    def burst(self, call: Callable[[int], Any], runs: int) -> list[Sample]:
+        return [self.time(lambda at=at: call(at)) for at in range(runs)]  # type: ignore[misc]
+
+
+def test_the_published_protocol_times_each_variant_by_itself() -> None:
+    order: list[str] = []
+
+    def variant(name: str, seconds: float) -> Callable[[int], float]:
+        def call(at: int) -> float:
+            order.append(name)
+            return seconds
+
+        return call
+
+    found = measure_published({"a": variant("a", 1e-3), "b": variant("b", 1.1e-3)}, Bursts(1), runs=30, warmup=5)
+    assert order == ["a"] * 35 + ["b"] * 35 + ["a"] * 35
+    assert {name: len(s) for name, s in found.samples.items()} == {"a": 30, "b": 30, NOISE: 30}
+    assert not found.paired
+    assert found.compare("a", "b").word == "faster"
+    assert found.compare("b", "a").word == "slower"
+
+
+def test_drift_between_variants_is_noise_of_the_published_protocol() -> None:
+    """It does not interleave, so a clock that drifts must not make a difference of the same kernel."""
+    words = []
+    for seed in range(40):
+        same = {"a": takes(1e-3), "b": takes(1e-3)}
+        words.append(measure_published(same, Bursts(seed, drift=2e-4), runs=30).compare("b", "a").word)
+    assert words.count("no difference") >= 38
+
+
+def test_means_are_compared_with_the_deviations_of_both() -> None:
+    rng = random.Random(2)
+    quiet = [1e-3 * (1 + rng.gauss(0, 0.001)) for _ in range(30)]
+    loud = [1.03e-3 * (1 + rng.gauss(0, 0.2)) for _ in range(30)]
+    assert compare_means(quiet, [x * 1.03 for x in quiet]).word == "faster"
+    assert compare_means(quiet, loud).word == "no difference"
+    found = compare_means(quiet, loud)
+    assert found.low < found.ratio < found.high
