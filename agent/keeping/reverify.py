@@ -34,7 +34,7 @@ from ..records import REQUIRED, GateName, Record, Status, Verdict
 from ..verify import static, tracer
 from ..verify.compile import fused
 from ..verify.judge import Options, judge
-from ..verify.worker import WorkerOutcome, WorkerSession
+from ..verify.worker import WorkerError, WorkerOutcome, WorkerSession
 from . import shelves
 from .review import against
 
@@ -153,7 +153,8 @@ def sample(found: Sequence[Target], number: int, seed: int) -> tuple[Target, ...
 class Crew:
     """One set of worker processes, one for each gate and environment; has the parameters of `run_worker`. For one thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, stopped: threading.Event | None = None) -> None:
+        self._stopped = stopped or threading.Event()
         self._sessions: dict[Any, tuple[WorkerSession, int]] = {}
 
     def __call__(
@@ -165,6 +166,10 @@ class Crew:
         env: Mapping[str, str | None] | None = None,
         memory_mb: int | None = None,
     ) -> WorkerOutcome:
+        if self._stopped.is_set():
+            return WorkerOutcome(
+                status="INFRA_ERROR", error=WorkerError(code="stopped", message="stopped"), seconds=0.0
+            )
         key = (function, payload.get("backend"), tuple(sorted((env or {}).items())), memory_mb)
         session, served = self._sessions.get(key, (None, 0))
         if session is None or served >= SERVES:
@@ -200,10 +205,10 @@ def reverify(
     started, before = time.monotonic(), _cpu_s()
     found: dict[str, Outcome] = {}
     crews: queue.SimpleQueue[Crew] = queue.SimpleQueue()
-    made = [Crew() for _ in range(jobs)]
+    stopped = threading.Event()
+    made = [Crew(stopped) for _ in range(jobs)]
     for crew in made:
         crews.put(crew)
-    stopped = threading.Event()
 
     def prove_one(target: Target) -> Outcome | None:
         if stopped.is_set():
@@ -223,7 +228,7 @@ def reverify(
                 on_outcome(outcome)
     finally:
         stopped.set()
-        pool.shutdown(cancel_futures=True)  # a gate has a deadline, so this ends
+        pool.shutdown(cancel_futures=True)  # waits for the gates that run, which have deadlines; no other one starts
         for crew in made:
             crew.close()
     return Report(

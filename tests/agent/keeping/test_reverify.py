@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,10 @@ def test_a_crew_keeps_its_processes_and_replaces_them_in_time(monkeypatch: pytes
     assert all(s.env["OMP_NUM_THREADS"] == "1" for s in made)
     crew.close()
     assert all(s.closed for s in made)
+    stopped = threading.Event()
+    stopped.set()
+    assert Crew(stopped)("m:one", {}, timeout_s=1).status == "INFRA_ERROR"  # no gate starts after an interrupt
+    assert len(made) == 3
 
 
 @pytest.mark.null
