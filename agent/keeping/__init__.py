@@ -2,22 +2,22 @@
 
 Modules, in the order in which they build on each other:
 
-    keep.py       writes a kernel's folder from the evidence of a run
-    shelves.py    finds a kernel that a person names, and reads its folder
-    measured.py   what was timed of it, wherever that was recorded
-    benchmarks.py sweeps over many kernels: which, at which sizes, what is known already, where records go
-    results.py    the documents' tables of what was measured of the curated examples
-    reviews.py    the record of a review
-    packet.py     what a reviewer reads: REVIEW.md and review.html, from templates/
-    review.py     judges it again from scratch, and writes both
-    promote.py    a named person vouches for it, inside an envelope
-    compare.py    kernels side by side, with what was measured and what was not
-    campaigns.py  authoring runs as small committed records
-    duels.py      who is how fast at one task and size, by side
+    keep.py         writes a kernel's folder from the evidence of a run
+    shelves.py      finds a kernel that a person names, and reads its folder
+    measured.py     what was timed of it, wherever that was recorded
+    benchmarks.py   sweeps over many kernels: which, at which sizes, what is known already, where records go
+    results.py      the documents' tables of what was measured of the curated examples
+    reviews.py      the record of a review
+    packet.py       what a reviewer reads: REVIEW.md and review.html, from templates/
+    review.py       judges it again from scratch, and writes both
+    promote.py      a named person vouches for it, inside an envelope
+    compare.py      kernels side by side, with what was measured and what was not
+    campaigns.py    authoring runs as small committed records
+    duels.py        who is how fast at one task and size, by side
     leaderboard.py  all of that over the whole bank, and the tables of the documents
-    charts.py     the geometry of its pictures
+    charts.py       the geometry of its pictures
     board_page.py   its page, self-contained, from templates/
-    reverify.py   proves every curated and kept kernel again
+    reverify.py     proves every curated and kept kernel again
 
 The folders themselves are the package `authored_kernels`, which imports nothing of the tool.
 """
