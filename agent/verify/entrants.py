@@ -32,7 +32,7 @@ from coda.tune import choose
 
 from ..task import Dims, Task, lengths
 from . import inputs as draws
-from .blame import trusted
+from .blame import blame, trusted
 from .numerics import Case, expected
 from .racing import DTYPE, Check, Tensors, Variant
 from .runner import own, problems
@@ -83,9 +83,13 @@ def enter(
     found = Entrants()
     found.absent |= payload.get("excluded") or {}
     _kernels(found, subject, payload, sets[0], guard)
-    for name, variant in found.kernels.items():
+    for name, variant in list(found.kernels.items()):
         wrong = check(0, variant(sets[0]))
-        if wrong:
+        if not wrong:
+            continue
+        found.absent[name] = f"wrong: {wrong}"
+        del found.kernels[name]
+        if not (payload.get("any_backend") and found.kernels):
             found.wrong = f"{name}: {wrong}"
             return found
     roles = {i.role: i.name for i in task.inputs}
@@ -122,6 +126,11 @@ def _kernels(found: Entrants, subject: Subject, payload: Mapping[str, Any], inpu
                 found.configs[label] = _schedules(subject, inputs, name, config)
             except CodaError as error:
                 found.absent[label] = str(error)[:500]
+                continue
+            except Exception as error:
+                if blame(error) is not None:  # the task's or the machine's fault is no word about a backend
+                    raise
+                found.absent[label] = _failed(error)
                 continue
             found.kernels[label] = variant
 
@@ -162,8 +171,8 @@ def _empty_epilogues(found: Entrants, inputs: Inputs, a_b: tuple[str, str], guar
             with guard(label):
                 call(inputs)
                 synchronize()
-        except CodaError as error:
-            found.absent[label] = str(error)[:300]
+        except Exception as error:  # a schedule may not fit a smaller program; a ceiling must not cost the race
+            found.absent[label] = _failed(error)
             continue
         found.beside[label], found.configs[label] = call, schedules[0]
 

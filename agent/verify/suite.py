@@ -265,6 +265,7 @@ class _Wave:
             "dims": dict(job.dims),
             "peers": list(job.peers),
             "excluded": dict(excluded),
+            "any_backend": True,
             "journal": str(journal),
             "turn": str(self.scratch / "references.lock"),
             "seconds": self.options.variant_s,

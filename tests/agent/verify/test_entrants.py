@@ -18,6 +18,7 @@ from agent.verify.subject import Subject
 from coda.bench import empty, peers
 from coda.bench.record import BenchRecord
 from coda.bench.timing import Sample
+from coda.kernel import from_json
 
 pytestmark = pytest.mark.interp
 
@@ -100,6 +101,25 @@ def test_a_wrong_kernel_does_not_race() -> None:
     assert refused is not None
     assert refused[0] is Status.WRONG_VALUES
     assert found.others == {}
+
+
+def test_one_of_two_backends_may_be_wrong_where_a_sweep_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A judge refuses the kernel; a benchmark of it goes on with the backend that is right, and says so."""
+    task, subject, sets, check, _ = entered("rms_scale", {"peers": ["eager"]})
+    program = examples_curated.load("rms_scale").program.to_json()
+
+    def two(found: entrants.Entrants, *_: Any) -> None:
+        right = entrants.caller(from_json(program), subject, "reference", None)
+        found.kernels |= {"bad": lambda inputs: {"z": right(inputs)["z"] * 2}, "good": right}
+        found.configs |= {"bad": {}, "good": {}}
+
+    monkeypatch.setattr(entrants, "_kernels", two)
+    payload = {"program": program, "schedule": None, "backends": [], "peers": ["eager"]}
+    refused = entrants.enter(task, subject, sets, check, payload, alike=check.peer)
+    assert refused.wrong.startswith("bad: output 'z'")
+    found = entrants.enter(task, subject, sets, check, {**payload, "any_backend": True}, alike=check.peer)
+    assert (list(found.kernels), list(found.others), found.wrong) == (["good"], ["eager"], "")
+    assert found.absent["bad"].startswith("wrong: output 'z'")
 
 
 def test_a_kernel_that_killed_its_process_is_not_tried_again() -> None:
