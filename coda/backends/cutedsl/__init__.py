@@ -4,7 +4,6 @@
     lowering.py      program -> one function of an element (or pair), its operands, stores and statistics: plain data
     expressions.py   elementwise operation -> expression
     integers.py      integers in 32 bits, proved
-    beyond.py        what is 0 beyond the edge of the matrix, proved: such sums need no mask
     support.py       every reason why a program cannot be run here
     configs.py       schedules: what is valid, what fits, the shipped choice
     operators.py     device code: maths, pairs of 16-bit numbers, our own statistics

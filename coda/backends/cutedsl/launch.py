@@ -89,7 +89,7 @@ def modified(lowered: Lowered) -> Any:
     sys.modules[module.__name__] = module
     exec(compile(lowered.source, file, "exec"), vars(module))  # noqa: S102 -- our own generator's text
     ports = {p.name: _port(p) for p in lowered.ports}
-    alone = sum(s.ragged for s in lowered.sinks) == 1
+    alone = sum(s.mask == "elements" for s in lowered.sinks) == 1
     return gemm_epilogue(
         outputs=tuple(s.name for s in lowered.stores if s.name != "D"),
         ops={p.name: ports[p.name] for p in lowered.parameters},
@@ -113,9 +113,9 @@ def _sink(sink: Sink, ports: Mapping[str, Any], alone: bool) -> Any:
     if s.fold == "select":
         return operators.SelectColumn(sink.name, ports[sink.index])
     if s.fold == "logsumexp":
-        return operators.LogSumExp(sink.name, check_oob=sink.ragged)
+        return operators.LogSumExp(sink.name, sink.mask)  # type: ignore[no-untyped-call]  # device code
     cls = operators.RowStatistic if s.axis == "row" else operators.ColumnStatistic
-    return cls(sink.name, FOLDS[s.fold], sink.ragged, sink.scaled, alone)
+    return cls(sink.name, FOLDS[s.fold], sink.mask, sink.scaled, alone)
 
 
 @dataclass

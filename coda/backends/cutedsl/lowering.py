@@ -21,7 +21,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from coda.backends.cutedsl import beyond, expressions, integers
+from coda.backends.cutedsl import expressions, integers
 from coda.backends.cutedsl.shared import Anatomy, Statistic
 from coda.primitives.types import DType, Kind, Type
 from coda.primitives.value import Node
@@ -34,6 +34,9 @@ EIGHT = ("float8_e4m3fn", "float8_e5m2")
 FOLDS = {"sum": "add", "max": "max", "absmax": "max_abs"}
 TILE_COLUMNS = (128, 192, 256)
 """Tiles that the shipped choice takes."""
+PART_COLUMNS, PART_ROWS = 32, 128
+"""What the size of a part divides, in which quack's epilogue walks over a tile on Hopper: 64 or 128 rows by 16 or 32 columns
+(64 or 192 rows of a tile of 192)."""
 PLACES = ("row_index", "column_index", "half_index")
 """Vectors of row numbers, of column numbers, and of column numbers of half the width."""
 IDENTITY = {"sum": "Float32(0.0)", "max": "Float32(-inf)", "absmax": "Float32(0.0)", "logsumexp": "Float32(-inf)"}
@@ -81,7 +84,8 @@ class Sink:
 
     name: str
     statistic: Statistic
-    ragged: bool
+    mask: str = ""
+    """What is kept out beyond the matrix: nothing "" (no tile reaches there), whole "parts" of a tile, or "elements"."""
     scaled: bool = False
     index: str = ""
     """Name of the port that a selection takes its columns from."""
@@ -109,23 +113,31 @@ def lower(
 ) -> Lowered:
     """The program for tiles of this size. `version` names the functions that it calls; `packed`: values come in pairs
     of lanes (Blackwell)."""
-    ragged = (problem.n % tile_n != 0, problem.m % tile_m != 0)
-    return _lower(program, problem, ragged, version, packed)
+    masks = (
+        _mask(problem.n, tile_n, None if packed else PART_COLUMNS),
+        _mask(problem.m, tile_m, None if packed or tile_m == 192 else PART_ROWS),
+    )
+    return _lower(program, problem, masks, version, packed)
+
+
+def _mask(size: int, tile: int, part: int | None) -> str:
+    if size % tile == 0:
+        return ""
+    return "parts" if part and size % part == 0 else "elements"
 
 
 @functools.lru_cache(maxsize=512)
-def _lower(
-    program: EpilogueProgram, problem: Problem, ragged: tuple[bool, bool], version: str, packed: bool
-) -> Lowered:
-    return _Writer(program, problem, ragged, version, packed).write()
+def _lower(program: EpilogueProgram, problem: Problem, masks: tuple[str, str], version: str, packed: bool) -> Lowered:
+    return _Writer(program, problem, masks, version, packed).write()
 
 
 class _Writer:
     def __init__(
-        self, program: EpilogueProgram, problem: Problem, ragged: tuple[bool, bool], version: str, packed: bool
+        self, program: EpilogueProgram, problem: Problem, masks: tuple[str, str], version: str, packed: bool
     ) -> None:
         self.program, self.problem, self.version, self.packed = program, problem, version, packed
-        self.ragged_n, self.ragged_m = ragged
+        self.masks = dict(zip(("row", "col"), masks, strict=True))
+        """By the axis of a statistic."""
         self.anatomy = Anatomy(program)
         self.nodes = program.nodes
         self.in_tile = self.anatomy.in_tile
@@ -186,7 +198,9 @@ class _Writer:
         about = [f"operators  {self.version}"]
         about += [f"{p.name:10} {p.operand}{' as pairs or bits in fp32' if p.view else ''}" for p in ports]
         about += [f"{s.name:10} {s.output}{' as pairs in fp32' if s.view else ''}" for s in stores]
-        about += [f"{s.name:10} {s.statistic.axis} {s.statistic.fold}{', masked' if s.ragged else ''}" for s in sinks]
+        about += [
+            f"{s.name:10} {s.statistic.axis} {s.statistic.fold}{f', {s.mask} masked' if s.mask else ''}" for s in sinks
+        ]
         returned = ", ".join(f'"{k}": {v}' for k, v in results.items())
         body = ['"""Generated; do not edit.', "", *about, '"""', *self.lines, f"return {{{returned}}}"]
         text = "\n".join(f"    {line}".rstrip() for line in body)
@@ -387,7 +401,7 @@ class _Writer:
         name = f"s_{number}"
         lanes = self._spread(s.source, self.count(self.nodes[s.source].type))
         natural = 2 if self.pairs else 1
-        ragged = self._masked(s)
+        mask = self.masks[s.axis]
         if s.fold == "moments":
             raise Inexpressible("row_moments couples mean and deviations, which no operator here accumulates")
         if s.axis == "col" and len(lanes) != natural:
@@ -398,23 +412,17 @@ class _Writer:
             if len(lanes) != natural:
                 raise Inexpressible("select_column of a value that is narrower than the product")
             results[name] = self._packed(lanes)
-            return Sink(name, s, ragged=False, index=self._index(s))
-        scaled = self._factors(s, natural, ragged)
+            return Sink(name, s, index=self._index(s))
+        scaled = self._factors(s, natural, mask)
         if scaled:
             results[name] = f"({scaled[0]}, {scaled[1]})"
-            return Sink(name, s, ragged, scaled=True)
+            return Sink(name, s, mask, scaled=True)
         while len(lanes) > natural:
             lanes = [self._joined(s.fold, lanes[k], lanes[k + 1]) for k in range(0, len(lanes), 2)]
         if len(lanes) < natural:
             lanes = [lanes[0], IDENTITY[s.fold]]
         results[name] = self._packed(lanes)
-        return Sink(name, s, ragged)
-
-    def _masked(self, s: Statistic) -> bool:
-        """Whether what lies beyond the matrix has to be kept out."""
-        ragged = self.ragged_m if s.axis == "col" else self.ragged_n
-        harmless = s.fold in ("sum", "absmax") and s.source in beyond.vanishing(self.program)
-        return ragged and not harmless
+        return Sink(name, s, mask)
 
     @staticmethod
     def _packed(lanes: list[str]) -> str:
@@ -426,10 +434,12 @@ class _Writer:
             return f"{x} + {y}"
         return f"larger(magnitude({x}), magnitude({y}))" if fold == "absmax" else f"larger({x}, {y})"
 
-    def _factors(self, s: Statistic, natural: int, ragged: bool) -> list[str] | None:
-        """The factors of a product that is summed: quack adds them with one rounding. Not where values are masked."""
+    def _factors(self, s: Statistic, natural: int, mask: str) -> list[str] | None:
+        """The factors of a product that is summed: quack adds them with one rounding. Not where elements are masked."""
         node = self.nodes[s.source]
-        if s.fold != "sum" or natural != 1 or ragged or self.packed or node.op != "mul" or self.count(node.type) != 1:
+        if s.fold != "sum" or natural != 1 or mask == "elements" or self.packed:
+            return None
+        if node.op != "mul" or self.count(node.type) != 1:
             return None
         return [self._spread(j, 1)[0] for j in node.args]
 

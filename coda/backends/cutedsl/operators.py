@@ -9,8 +9,8 @@
     SelectColumn            the tile that owns the wanted column writes the value, whatever it is
 
 quack's own sums assume that an epilogue is 0 where accumulator and tiles are zero-filled. A loaded vector is not
-filled, f(0) need not be 0, and 0·inf is NaN, so the two statistics mask by coordinate wherever N (or M) does not divide
-into tiles.
+filled, f(0) need not be 0, and 0·inf is NaN (also of a filled zero: a row of A with an infinity is NaN beyond N), so the
+statistics leave out what lies beyond: parts of a tile as a whole, at no cost, where parts divide N (or M), else by coordinate.
 quack identifies a kernel by the text of the generated function and by the names and settings of operators; VERSION, a
 hash of this file, goes into both, since files below site-packages count by name alone.
 
@@ -303,22 +303,64 @@ class SpreadRow(RowVecLoad):
 # statistics ------------------------------------------------------------------------------------------------------
 
 
-class _Masked:
-    """Counts what lies beyond the matrix as the identity of the fold. `ragged`: the reduced size does not divide into tiles.
-    `alone`: no other statistic of the kernel is masked.
+class _Parts:
+    """Leaves out the parts of a tile that lie beyond the matrix, where `mask` is "parts": no part is half inside.
+
+    The classes are named in `super`, since `cute.jit` rewrites the bare form to the class of the object.
     """
 
-    def __init__(self, name, combine, ragged, scaled=False, alone=False):
-        super().__init__(name, combine=combine, scaled=scaled)
-        if ragged and scaled:
-            raise ValueError("a ragged statistic takes one value, not two factors")
-        self.ragged, self.alone = ragged, alone
+    mask = ""
 
     def config_key(self):
-        return (*super().config_key(), self.ragged, self.alone, VERSION)
+        return (*super().config_key(), self.mask, VERSION)
+
+    @cute.jit
+    def begin(self, gemm, param, smem_tensor, ctx):
+        state = super(_Parts, self).begin(gemm, param, smem_tensor, ctx)  # noqa: UP008
+        if const_expr(self.mask == "parts"):
+            if const_expr(self._reduce_dim() == 1):
+                limit = ctx.varlen_manager.len_n() - ctx.tile_coord_mnkl[1] * ctx.tile_N
+            else:
+                limit = ctx.varlen_manager.len_m(ctx.tile_coord_mnkl[3]) - ctx.tile_coord_mnkl[0] * ctx.tile_M
+            state = (*state, limit)
+        return state
+
+    @cute.jit
+    def begin_loop(self, gemm, state, epi_coord):
+        part = super(_Parts, self).begin_loop(gemm, state, epi_coord)  # noqa: UP008
+        if const_expr(self.mask == "parts"):
+            axis = self._reduce_dim()
+            part = (part, epi_coord[axis] * cute.size(gemm.epi_tile, mode=[axis]), state[len(state) - 1])
+        return part
+
+    @cute.jit
+    def fn_sink_flush(self, gemm, state, frag, **factor):
+        if const_expr(self.mask == "parts"):
+            part, first, limit = state
+            if first < limit:
+                super(_Parts, self).fn_sink_flush(gemm, part, frag, **factor)  # noqa: UP008
+        else:
+            super(_Parts, self).fn_sink_flush(gemm, state, frag, **factor)  # noqa: UP008
+
+
+class _Masked(_Parts):
+    """Counts what lies beyond the matrix as the identity of the fold.
+
+    `mask`: "" where the reduced size divides into tiles, "parts" or "elements". `alone`: no other statistic of the kernel
+    masks elements.
+    """
+
+    def __init__(self, name, combine, mask, scaled=False, alone=False):
+        super().__init__(name, combine=combine, scaled=scaled)
+        if mask == "elements" and scaled:
+            raise ValueError("a statistic of masked elements takes one value, not two factors")
+        self.mask, self.alone = mask, alone
+
+    def config_key(self):
+        return (*super().config_key(), self.alone)
 
     def _mask_oob_active(self):
-        return self.ragged
+        return self.mask == "elements"
 
     @cute.jit
     def _mask_oob(self, frag, coords, limit, tile_shape_mn):
@@ -347,17 +389,18 @@ class ColumnStatistic(_Masked, RowVecReduce):
     """One number per column and tile: (tiles of M, N)."""
 
 
-class LogSumExp(OnlineLSEReduce):
+class LogSumExp(_Parts, OnlineLSEReduce):
     """One log-sum-exp per row and tile, laid out as by `RowStatistic`.
 
     An infinite maximum is not subtracted: inf stays inf instead of becoming NaN.
     """
 
+    def __init__(self, name, mask):
+        super().__init__(name, check_oob=mask == "elements" or 0)  # for False the front end wants whole tiles
+        self.mask = mask
+
     def host_fake_arg(self, key, fctx):
         return make_fake_tensor(key[0], (fctx.m, cute.sym_int()), leading_dim=0)
-
-    def config_key(self):
-        return (*super().config_key(), VERSION)
 
     @cute.jit
     def _guard_neg_inf(self, m_new):

@@ -144,7 +144,7 @@ def front() -> str:
         cls.__name__,
         (cls,),
         {
-            "__init__": lambda self, name, combine, ragged, scaled, alone: cls.__init__(self, name, combine=combine),
+            "__init__": lambda self, name, combine, mask, scaled, alone: cls.__init__(self, name, combine=combine),
             **({"host_fake_arg": mine[0].host_fake_arg} if rows else {}),
         },
     )

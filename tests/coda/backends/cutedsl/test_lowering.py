@@ -322,7 +322,7 @@ def shape_of(name):
     return (
         lowered.mode,
         [(s.name, s.view) for s in lowered.stores],
-        [(s.statistic.axis, s.statistic.fold, s.ragged, s.scaled) for s in lowered.sinks],
+        [(s.statistic.axis, s.statistic.fold, s.mask, s.scaled) for s in lowered.sinks],
         [(p.name, p.how, p.view) for p in lowered.ports],
     )
 
@@ -333,36 +333,48 @@ def test_the_suite_takes_the_modes_and_operators_that_were_measured():
     assert shape_of("swiglu_backward.swiglu_backward") == (
         "element",
         [("D", True), ("o_h", False)],
-        [("row", "sum", False, False)],
+        [("row", "sum", "", False)],
         [("x_z", "tile", True)],
     )
     assert shape_of("residual_rms.residual_rms") == (
         "element",
         [("D", False), ("o_q", False)],
-        [("row", "sum", False, True)],
+        [("row", "sum", "", True)],
         [("x_residual", "tile", False), ("x_gamma", "row", False)],
     )
     assert shape_of("gemm_cross_entropy.gemm_cross_entropy") == (
         "element",
         [("D", False)],
-        [("row", "logsumexp", False, False), ("row", "select", False, False)],
+        [("row", "logsumexp", "", False), ("row", "select", "", False)],
         [("i_target", "index", False)],
     )
 
 
 @pytest.mark.parametrize(
-    ("m", "n", "rows_masked", "columns_masked"),
-    [(256, 256, False, False), (200, 256, False, True), (256, 264, True, False)],
+    ("m", "n", "tile", "rows", "columns"),
+    [
+        (256, 256, (128, 128), "", ""),
+        (200, 256, (128, 128), "", "elements"),
+        (256, 264, (128, 128), "elements", ""),
+        (256, 288, (128, 128), "parts", ""),
+        (384, 256, (256, 128), "", "parts"),
+        (448, 256, (256, 128), "", "elements"),
+        (384, 256, (192, 128), "", ""),
+        (512, 256, (192, 128), "", "elements"),
+    ],
 )
-def test_statistics_are_masked_where_the_matrix_does_not_divide(m, n, rows_masked, columns_masked):
+def test_statistics_are_masked_where_the_matrix_does_not_divide(m, n, tile, rows, columns):
     @coda.epilogue
     def both(acc, r: RowVector):
         y = acc * r
         return {"y": y, "s": row_sum(y * y), "c": col_max(y)}
 
-    sinks = lowering.lower(both.program, Problem.example(both.program, m=m, n=n, k=64), 128, 128, "test").sinks
-    assert {s.statistic.axis: s.ragged for s in sinks} == {"row": rows_masked, "col": columns_masked}
-    assert [s.scaled for s in sinks if s.statistic.axis == "row"] == [not rows_masked]
+    problem = Problem.example(both.program, m=m, n=n, k=64)
+    sinks = lowering.lower(both.program, problem, *tile, "test").sinks
+    assert {s.statistic.axis: s.mask for s in sinks} == {"row": rows, "col": columns}
+    assert [s.scaled for s in sinks if s.statistic.axis == "row"] == [rows != "elements"]
+    sinks = lowering.lower(both.program, problem, *tile, "test", packed=True).sinks  # parts of another size
+    assert "parts" not in {s.mask for s in sinks}
 
 
 def test_sizes_are_arguments_and_not_in_the_text():
