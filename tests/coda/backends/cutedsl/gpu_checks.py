@@ -114,7 +114,7 @@ def special(acc, r: RowVector, t: ColVector):
         "l": row_logsumexp(minimum(y, 1e30)),
         "li": row_logsumexp(abs(y)),
         "p": select_column(y, t),
-        "y": maximum(sqrt(acc), 0.0),
+        "y": maximum(sqrt(r) * acc, 0.0),  # NaN where r is negative
         "top": row_max(sqrt(acc)),
     }
 
