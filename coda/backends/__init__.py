@@ -2,6 +2,7 @@
 
 registry.py   the protocol of a backend, and finding one by name
 reference.py  PyTorch: what a program means
+finishing/    what the two fused backends share: a program taken apart, and the kernel that finishes it
 triton/       generated Triton kernels
-cutedsl/      programs on quack-kernels' operators; not registered before it has run on a GPU
+cutedsl/      programs on quack-kernels' operators
 """

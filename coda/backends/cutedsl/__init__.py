@@ -1,6 +1,5 @@
 """The CuTeDSL backend: programs on quack-kernels' fixed mainloop and epilogue operators, on Hopper and Blackwell.
 
-    shared.py        what is taken from the neighbour backend: a program taken apart, the finisher's text
     lowering.py      program -> one function of an element (or pair), its operands, stores and statistics: plain data
     expressions.py   elementwise operation -> expression
     integers.py      integers in 32 bits, proved
@@ -9,9 +8,10 @@
     operators.py     device code: maths, pairs of 16-bit numbers, our own statistics
     private.py       every private API of quack and CUTLASS, with the reason
     launch.py        plans and launches
-    finish.py        the finishing kernel
+    finish.py        the finishing kernel: where partials lie, and what is different from the shared one
     cross.py         compiling for a GPU that is not here, and reading the machine code
 
+A program is taken apart, and the finisher written and launched, by the room below, `coda.backends.finishing`.
 There is no mainloop here: what quack's front end and our operators cannot express is a reason in `supports`, and goes
 to another backend. Importing this module imports neither quack nor CUTLASS, but fails where they are not installed.
 """

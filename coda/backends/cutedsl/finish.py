@@ -14,21 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from coda import env
-from coda.backends.cutedsl.shared import (
-    LANES,
-    Anatomy,
-    Argument,
-    Axis,
-    Dispatch,
-    Finisher,
-    Form,
-    Statistic,
-    module,
-    pointer_type,
-    sections,
-    statistic,
-)
-from coda.primitives.types import DType, Kind
+from coda.backends.finishing.anatomy import Anatomy, Statistic, statistic
+from coda.backends.finishing.arguments import Argument
+from coda.backends.finishing.dispatch import Dispatch
+from coda.backends.finishing.finisher import Finisher, sections
+from coda.backends.finishing.modules import GENERATOR, module
+from coda.backends.finishing.vectors import Axis
 from coda.problem import Problem
 from coda.program import EpilogueProgram
 
@@ -36,14 +27,15 @@ HEAD = '''"""Generated for program {name!r}; do not edit.
 
 program   {digest}
 tensors   {tensors}
+generator {generator}
 """
 
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
-from coda.backends.triton import maths
-from coda.backends.triton.pieces import SLOTS, combine, plane, scalar
+from coda.backends.finishing import maths
+from coda.backends.finishing.partials import SLOTS, combine, plane
 
 
 @triton.jit
@@ -57,8 +49,6 @@ def combine_logs(logs, slots, length, at, ok):
     return base + tl.log(tl.sum(total, axis=0))
 
 
-@triton.jit({options})
-def finish_kernel({arguments}):
 '''
 
 
@@ -110,48 +100,20 @@ class Finish:
     dispatch: Dispatch
 
     def run(self, tensors: Mapping[str, Any], partials: Any) -> None:
-        """Launch on the current device and stream."""
-        self.dispatch(self.blocks, partials.device.index or 0, tensors, partials, {})
+        """Launch on the current device and stream. `partials`: the workspace, or None where it would be empty."""
+        self.dispatch(self.blocks, tensors["a"].device.index or 0, tensors, partials, {})
 
 
 def text_of(program: EpilogueProgram, problem: Problem, *, overlapped: bool) -> tuple[str, tuple[Argument, ...]]:
     """The module's text and its kernel's arguments. `overlapped`: it waits on the device for the kernel before it."""
-    writer = _Writer(Anatomy(program), problem, Form(128, 128, 128, False, native_fp8=True), parts=1)
-    body = writer.write()
-    if overlapped:
-        body.insert(0, "gdc_wait()  # for the end of the tiles")
-    arguments: list[Argument] = []
-    for operand in program.operands:
-        if operand.name not in writer.used:
-            continue
-        if operand.kind is Kind.SCALAR:
-            number = "i64" if operand.dtype is DType.INT else "fp32"
-            arguments.append(Argument(f"{operand.name}_arg", "scalar", operand.name, number))
-        else:
-            arguments += _vector(f"{operand.name}_ptr", operand.name, problem)
-    for output in writer.anatomy.vector_outputs:
-        arguments += _vector(f"{output.name}_out", f"out.{output.name}", problem)
-    arguments.append(Argument("partials", "workspace", type="*fp32"))
-    sizes = {"tiles_n": "tiles_n", "tiles_m": "tiles_m", "M": "m", "N": "n"}
-    arguments += [Argument(name, "size", size) for name, size in sizes.items()]
-    scalars = [a.name for a in arguments if a.what == "scalar"]
+    lines, arguments = _Writer(Anatomy(program), problem, native_fp8=True).kernel(overlapped)
     head = HEAD.format(
         name=program.name,
         digest=program.digest,
         tensors=", ".join(f"{n}: {s.dtype} {s.layout}" for n, s in problem.tensors),
-        options=f"do_not_specialize={scalars}" if scalars else "",
-        arguments=", ".join(a.name for a in arguments),
-    ).replace("@triton.jit()", "@triton.jit")
-    text = head + "\n".join("    " + line for line in body) + "\n"
-    return text.replace("LANES", str(LANES)), tuple(arguments)
-
-
-def _vector(name: str, tensor: str, problem: Problem) -> list[Argument]:
-    spec = problem.spec(tensor)
-    found = [Argument(name, "pointer", tensor, pointer_type(spec.dtype, native_fp8=True))]
-    if spec.layout == "any":
-        found.append(Argument(f"{name}_stride", "stride", tensor))
-    return found
+        generator=GENERATOR,
+    )
+    return head + "\n".join(lines) + "\n", arguments
 
 
 def has_finisher(program: EpilogueProgram) -> bool:

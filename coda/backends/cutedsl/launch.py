@@ -29,7 +29,7 @@ from quack.gemm_config import GemmConfig
 
 from coda.backends.cutedsl import configs, finish, operators, private
 from coda.backends.cutedsl.lowering import FOLDS, PLACES, Lowered, Port, Sink, lower
-from coda.backends.cutedsl.shared import Anatomy
+from coda.backends.finishing.anatomy import Anatomy
 from coda.errors import CompileError, DTypeUnsupported, Unsupported
 from coda.problem import Problem, Schedule
 from coda.program import EpilogueProgram
@@ -229,7 +229,7 @@ class Runner:
         for store in self.lowered.stores:
             out = tensors[f"out.{store.output}"]
             stores[store.name] = out.view(torch.float32) if store.view else out
-        partials = tensors["a"]  # a finisher without statistics takes any pointer
+        partials = None
         if self._size:
             partials = torch.empty(self._size, dtype=torch.float32, device=device)
             for name, place in self._sinks:
@@ -246,7 +246,7 @@ class Runner:
         """Compile the finisher for such a launch; nothing runs."""
         if self.finisher is not None:
             device = tensors["a"].device
-            partials = torch.empty(self._size, dtype=torch.float32, device=device) if self._size else tensors["a"]
+            partials = torch.empty(self._size, dtype=torch.float32, device=device) if self._size else None
             self.finisher.dispatch.build(self.finisher.blocks, tensors, partials, {})
 
     def _getter(self, port: Port) -> Callable[[Mapping[str, Any]], Any]:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from coda.backends.cutedsl import expressions, integers
-from coda.backends.cutedsl.shared import Anatomy, Statistic
+from coda.backends.finishing.anatomy import Anatomy, Statistic
 from coda.primitives.types import DType, Kind, Type
 from coda.primitives.value import Node
 from coda.problem import Problem

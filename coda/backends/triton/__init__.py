@@ -1,18 +1,14 @@
 """The triton backend: programs as generated Triton kernels, on NVIDIA GPUs from sm_80 on or in Triton's interpreter.
 
     configs.py     schedules: which are possible, which one is the default
-    lowering.py    one table: operation -> Triton expression; literals, loads, roundings
-    analysis.py    a program taken apart: statistics, segments, what the tile and what the finisher computes
-    vectors.py     scalars, rows and columns as text
+    tiling.py      what a program asks of tiles: how they may be cut, what they move
     epilogue.py    the text of a tile's epilogue
-    finish.py      the text of the finisher
     template.py    the text of a module: GEMM and pointwise template, arguments of the kernels
-    maths.py       functions that generated kernels call: accurate exp, tanh, …, narrow floats
-    pieces.py      parts of tiles that they call: splitting, segments, the two halves of every statistic
-    launch.py      files, imports, cross-compilation, launches
-    dispatch.py    one kernel's launches, past Triton's own dispatch
-    private.py     the launcher under Triton's launcher, with the reason
+    pieces.py      parts of tiles that generated kernels call: splitting, segments, shares in every statistic
+    launch.py      cross-compilation, launches
 
+What knows no template is in the room below, `coda.backends.finishing`: a program taken apart, operations and vectors as text,
+the finisher, and what writes, imports and launches such texts.
 Two launches at most: the tile kernel, and the finisher where a program returns vectors. The text of a kernel can be read
 in the cache folder or as `artifact.source`.
 """
@@ -24,9 +20,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from coda import env
+from coda.backends.finishing.modules import GENERATOR
 from coda.backends.registry import Artifact, Support
 from coda.backends.triton import configs
-from coda.backends.triton.template import GENERATOR
 from coda.errors import BackendError, BackendUnavailable, Unsupported
 from coda.problem import GEMM_DTYPES, Problem, Schedule
 from coda.program import EpilogueProgram
@@ -138,7 +134,7 @@ class TritonBackend:
 
 def _interpreted() -> bool:
     """Whether kernels are interpreted here. Raises where the variable was set too late to be obeyed."""
-    from coda.backends.triton import maths
+    from coda.backends.finishing import maths
 
     if bool(maths.INTERPRETED.value) is not env.interpreting():
         raise BackendUnavailable(
@@ -151,7 +147,8 @@ def _interpreted() -> bool:
 
 @functools.lru_cache(maxsize=512)
 def _runner(program: EpilogueProgram, problem: Problem, schedule: Schedule, arch: str | None, interpreted: bool) -> Any:
-    from coda.backends.triton.launch import Runner, module
+    from coda.backends.finishing.modules import module
+    from coda.backends.triton.launch import Runner
     from coda.backends.triton.template import generate
 
     generated = generate(program, problem, schedule, arch, interpreted)

@@ -34,7 +34,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from coda.backends.triton.analysis import Anatomy
+from coda.backends.triton.tiling import Tiling
 from coda.errors import BadSchedule, Unsupported
 from coda.problem import ITEM_BYTES, Problem, Schedule
 from coda.program import EpilogueProgram
@@ -101,7 +101,7 @@ def check(program: EpilogueProgram, problem: Problem, schedule: Schedule, arch: 
             raise BadSchedule(
                 f"triton: Schedule.{field.name}", got=getattr(schedule, field.name), expected=field.default
             )
-    anatomy = Anatomy(program)
+    anatomy = Tiling(program)
     gemm = program.kind == "epilogue"
     smallest = 16 if gemm else 1
     for name in ("tile_m", "tile_n", "tile_k", "split", "warps"):
@@ -115,7 +115,7 @@ def check(program: EpilogueProgram, problem: Problem, schedule: Schedule, arch: 
     _check_size(anatomy, problem, schedule, arch, gemm)
 
 
-def _check_split(anatomy: Anatomy, schedule: Schedule, gemm: bool) -> None:
+def _check_split(anatomy: Tiling, schedule: Schedule, gemm: bool) -> None:
     part = schedule.tile_n // schedule.split
     if schedule.split > 1 and (not gemm or part < 16):
         raise BadSchedule(
@@ -132,7 +132,7 @@ def _check_split(anatomy: Anatomy, schedule: Schedule, gemm: bool) -> None:
         raise BadSchedule("triton: segments that do not fill a part", got=f"split={schedule.split}", expected="split=1")
 
 
-def _check_size(anatomy: Anatomy, problem: Problem, schedule: Schedule, arch: str | None, gemm: bool) -> None:
+def _check_size(anatomy: Tiling, problem: Problem, schedule: Schedule, arch: str | None, gemm: bool) -> None:
     held = schedule.tile_m * schedule.tile_n // (32 * schedule.warps)
     if held > 512:
         raise BadSchedule(
@@ -182,7 +182,7 @@ WIDEST_GEMM, WIDEST_POINTWISE = 1024, 1024
 
 def default_schedule(program: EpilogueProgram, problem: Problem) -> Schedule:
     """The shipped heuristic. Raises `Unsupported` where a segment is longer than any tile."""
-    anatomy = Anatomy(program)
+    anatomy = Tiling(program)
     widest = WIDEST_GEMM if program.kind == "epilogue" else WIDEST_POINTWISE
     if anatomy.unit > widest:
         raise Unsupported(
@@ -257,12 +257,12 @@ def _time(row: Row, problem: Problem, have: Limits, unit: int) -> float:
 LIGHT, HEAVY = 1.2, 4.2
 
 
-def _weight(anatomy: Anatomy) -> float:
+def _weight(anatomy: Tiling) -> float:
     """Matrices read and written, statistics and operations, in matrices: how many registers an epilogue needs per column."""
     return float(anatomy.traffic) + 0.5 * len(anatomy.statistics) + len(anatomy.in_tile) / 40
 
 
-def _split(anatomy: Anatomy, schedule: Schedule) -> int:
+def _split(anatomy: Tiling, schedule: Schedule) -> int:
     """Parts of the accumulator: 128 columns each; 64 where tiles are read; 32 where much is, and twice as wide."""
     weight = _weight(anatomy)
     if weight < LIGHT and not anatomy.statistics:
@@ -276,7 +276,7 @@ def _split(anatomy: Anatomy, schedule: Schedule) -> int:
     return split
 
 
-def _fit(anatomy: Anatomy, schedule: Schedule) -> Schedule:
+def _fit(anatomy: Tiling, schedule: Schedule) -> Schedule:
     """Widen the tile until the longest segment fits, and shorten it by as much."""
     tile_m, tile_n, tile_k = schedule.tile_m, schedule.tile_n, schedule.tile_k
     while tile_n // schedule.split < anatomy.unit:
@@ -290,7 +290,7 @@ def _fit(anatomy: Anatomy, schedule: Schedule) -> Schedule:
     )
 
 
-def _pointwise(anatomy: Anatomy, problem: Problem) -> Schedule:
+def _pointwise(anatomy: Tiling, problem: Problem) -> Schedule:
     """About 4096 elements per tile: long rows, or tall tiles where columns are reduced."""
     cols = any(s.axis == "col" for s in anatomy.statistics)
     tile_n = 128 if cols else 512 if anatomy.max_width > 1 else 1024
@@ -315,7 +315,7 @@ def _pointwise(anatomy: Anatomy, problem: Problem) -> Schedule:
 
 def candidates(program: EpilogueProgram, problem: Problem) -> list[Schedule]:
     """Schedules worth measuring, the default first."""
-    anatomy = Anatomy(program)
+    anatomy = Tiling(program)
     found = [default_schedule(program, problem)]
     if program.kind == "pointwise":
         base = found[0]

@@ -17,13 +17,17 @@ import functools
 from dataclasses import dataclass
 from fractions import Fraction
 
-from coda.backends.triton import lowering
-from coda.backends.triton.analysis import Anatomy, Statistic, is_grouped
-from coda.backends.triton.vectors import Axis, Vectors, suffix, times
+from coda.backends.finishing import lowering
+from coda.backends.finishing.anatomy import Anatomy, Statistic
+from coda.backends.finishing.finisher import col_partials
+from coda.backends.finishing.vectors import Axis, Vectors, suffix, times
 from coda.primitives.types import DType, Kind, Type
 from coda.primitives.value import OPS, Node
 from coda.problem import Problem
 from coda.program import Output
+
+PACKED = {"bfloat16": "tl.int32", "float16": "tl.int32", "float32": "tl.int64"}
+"""The integer that holds two neighbouring elements."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +127,7 @@ class Epilogue(Vectors):
     def _packs(self, tensor: str) -> bool:
         """Whether two neighbouring columns of a tensor can be moved as one integer."""
         spec = self.spec(tensor)
-        return spec.layout == "row" and spec.aligned and spec.dtype in lowering.PACKED
+        return spec.layout == "row" and spec.aligned and spec.dtype in PACKED
 
     def _reads_packed(self, index: int) -> bool:
         """A tile of which only the even and the odd columns are wanted apart."""
@@ -160,7 +164,7 @@ class Epilogue(Vectors):
         spec = self.spec(name)
         if self._reads_packed(index):
             axis = self.columns(node.type.width / 2)
-            place = self._packed_place(f"{name}_ptr", lowering.PACKED[spec.dtype], axis)
+            place = self._packed_place(f"{name}_ptr", PACKED[spec.dtype], axis)
             self.line(f"{name}_in = tl.load({place}, mask=row_ok[:, None] & {axis.ok}[None, :], other=0)")
             return
         axis = self.columns(node.type.width)
@@ -176,7 +180,7 @@ class Epilogue(Vectors):
         if self._writes_packed(output):
             half = self.columns(t.width / 2)
             even, odd = (self._full(i, t) for i in node.args)
-            place = self._packed_place(name, lowering.PACKED[dtype], half)
+            place = self._packed_place(name, PACKED[dtype], half)
             value = f'packed({even}, {odd}, "{dtype}")'
             self.line(f"tl.store({place}, {value}, mask=row_ok[:, None] & {half.ok}[None, :])", f"-> {output.name}")
             return
@@ -332,13 +336,9 @@ class Epilogue(Vectors):
         return col_partials(self.anatomy, s)
 
 
-def col_partials(anatomy: Anatomy, s: Statistic) -> str:
-    """Where the partials of a statistic of columns begin in the workspace, as text."""
-    rows = f"({anatomy.row_planes} * tiles_n + {len(anatomy.selections)}) * m64"
-    start = anatomy.col_start(s)
-    if not start:
-        return rows
-    return f"{rows} + tl.cast(tiles_m, tl.int64) * ({start.numerator} * N // {start.denominator})"
+def is_grouped(t: Type) -> bool:
+    """Whether a segment is held as one number per group; else each of its columns holds the group's number."""
+    return t.size & (t.size - 1) == 0
 
 
 def formula(nodes: tuple[Node, ...], node: Node) -> str:

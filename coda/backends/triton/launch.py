@@ -1,86 +1,34 @@
-"""From generated text to a running kernel: files, imports, cross-compilation, and launches that do little Python work.
+"""From a generated module to running kernels: cross-compilation, and launches that do little Python work.
 
-    module       write the text once, import it from there (Triton reads a kernel's source from its file)
     Runner       everything a launch needs, worked out once per artifact
+    aliasing     a function that says whether an output shares memory with an input
     cross        compile for a GPU that is not here; machine code, registers, local memory, shared memory
 
-Any number of processes may share the cache folder: a file is written under another name and renamed, its name is a hash
-of its text, and a file that does not hold that text is replaced.
+The module itself is written and imported by `finishing.modules`, each kernel launched by `finishing.dispatch`.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
-import importlib.util
-import os
 import pathlib
 import re
 import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
 from coda import env
+from coda.backends.finishing.anatomy import Anatomy
+from coda.backends.finishing.arguments import Argument
+from coda.backends.finishing.dispatch import Dispatch, function_of
+from coda.backends.finishing.finisher import sections
 from coda.backends.triton import configs
-from coda.backends.triton.analysis import Anatomy
-from coda.backends.triton.dispatch import Dispatch, aliasing
-from coda.backends.triton.finish import sections
-from coda.backends.triton.template import GENERATOR, Argument, Generated
+from coda.backends.triton.template import Generated
 from coda.errors import BackendUnavailable, CompileError
 from coda.problem import ITEM_BYTES, Problem, Schedule
 from coda.program import EpilogueProgram
-
-# files ------------------------------------------------------------------------------------------------------------
-
-
-def module(text: str, name: str) -> ModuleType:
-    """The module with this text."""
-    import triton
-
-    key = hashlib.sha256(f"{GENERATOR} {triton.__version__}\n{text}".encode()).hexdigest()[:24]
-    full = f"coda_triton_{key}"
-    if full in sys.modules:
-        return sys.modules[full]
-    path = _written(f"{re.sub('[^A-Za-z0-9_]', '_', name)[:40]}_{key}.py", text)
-    spec = importlib.util.spec_from_file_location(full, path)
-    assert spec is not None
-    assert spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    sys.modules[full] = found
-    try:
-        spec.loader.exec_module(found)
-    except BaseException:
-        del sys.modules[full]
-        raise
-    return found
-
-
-def _written(name: str, text: str) -> pathlib.Path:
-    """The path of a file with this text, in the cache folder or, where that cannot be written, in a temporary one."""
-    for folder in (env.cache_dir() / "triton", pathlib.Path(tempfile.gettempdir()) / f"coda-triton-{os.getuid()}"):
-        path = folder / name
-        try:
-            if path.is_file() and path.read_text(encoding="utf-8") == text:
-                return path
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            handle, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.replace(temporary, path)
-        except OSError as error:
-            last = error
-            continue
-        return path
-    raise BackendUnavailable(
-        "the folder of generated kernels cannot be written",
-        got=str(last),
-        hint="set CODA_CACHE_DIR to a folder of yours",
-    )
-
 
 # launches ---------------------------------------------------------------------------------------------------------
 
@@ -193,6 +141,15 @@ class Runner:
         if device.index not in self._grid:
             self._grid[device.index] = min(self.tiles, multiprocessors(device))
         return self._grid[device.index]
+
+
+def aliasing(outputs: Iterable[str], inputs: Iterable[str]) -> Callable[[Mapping[str, Any]], bool]:
+    """Of a launch's tensors: whether one of these outputs starts where one of these inputs does."""
+    read = " or ".join(f"p == tensors[{name!r}].data_ptr()" for name in inputs)
+    if not read:
+        return lambda tensors: False
+    lines = [f"    p = tensors[{name!r}].data_ptr()\n    if {read}: return True" for name in outputs]
+    return function_of("aliased(tensors)", [*lines, "    return False"], {})  # type: ignore[no-any-return]
 
 
 @functools.cache

@@ -1,16 +1,14 @@
-"""Parts of tiles that generated kernels call: splitting, pairs, segments, and the two halves of every statistic.
+"""Parts of tiles that generated kernels call: splitting, pairs, segments, and what a tile contributes to statistics.
 
     tile_at                       where in the matrix a tile lies
-    scalar halves spread          an operand that may live on the device; left and right columns; a segment over its columns
+    halves spread                 left and right columns; a segment over its columns
     unpaired paired               even and odd columns by reshaping: numbers move between threads
     unpacked packed pairs_at      the same through integers that hold two columns: nothing moves
     segment_*  wide_segment       fold groups of columns: of a power of two by reshaping, of any size by masking
     *_part                        what one part of a tile contributes to a statistic of its rows (or columns)
     merge_*                       what all parts of a tile contribute to a statistic of its rows
-    combine_*                     what the finisher makes of the contributions of all tiles, in a fixed order
 
-A statistic of rows has one or two planes of fp32 in the workspace, each (tiles_n, M): tile by tile, so that reading and
-writing run along the vector; one of columns has (tiles_m, columns). `combine_*` read SLOTS of them at a time.
+What the finisher makes of the contributions of all tiles, and how they lie in the workspace, is in `finishing.partials`.
 """
 
 # Triton functions: arguments are tensors of the kernel language, which have no Python types.
@@ -21,19 +19,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from coda.backends.triton.maths import INTERPRETED, LOG2_E, fma, to_bf16
-
-SLOTS = tl.constexpr(32)
-INFINITY = tl.constexpr(float("inf"))
-
-
-@triton.jit
-def scalar(x, DTYPE: tl.constexpr):
-    """A number, or a 0-d tensor that is read on the device."""
-    if x.dtype.is_ptr():
-        return tl.load(x).to(DTYPE)
-    else:
-        return tl.cast(x, DTYPE)
+from coda.backends.finishing.maths import INFINITY, INTERPRETED, LOG2_E, fma, to_bf16
 
 
 @triton.jit
@@ -203,18 +189,6 @@ def merge(x, y, FOLD: tl.constexpr):
 
 
 @triton.jit
-def merge_logsumexp(top, total, top_2, total_2):
-    both = tl.maximum(top, top_2)
-    return both, total * scale_to(top, both) + total_2 * scale_to(top_2, both)
-
-
-@triton.jit
-def scale_to(top, new):
-    """What a sum relative to `top` is multiplied with to be relative to `new`; infinite ones are not subtracted."""
-    return tl.exp(tl.where((tl.abs(top) < INFINITY) & (tl.abs(new) < INFINITY), top - new, 0.0))
-
-
-@triton.jit
 def merge_moments(mean, squares, mean_2, squares_2, columns, FIRST: tl.constexpr, STEP: tl.constexpr):
     """FIRST columns (of `columns` there are) and the STEP behind them (Chan, Golub and LeVeque)."""
     n = tl.minimum(tl.maximum(columns, 0), FIRST).to(tl.float32)
@@ -224,75 +198,3 @@ def merge_moments(mean, squares, mean_2, squares_2, columns, FIRST: tl.constexpr
     some = m > 0.0
     mean = tl.where(some, mean + away * share, mean)
     return mean, tl.where(some, squares + squares_2 + away * away * (n * share), squares)
-
-
-# what the finisher makes of them ----------------------------------------------------------------------------------
-
-
-@triton.jit
-def plane(base, first, slots, length, at, ok, other):
-    """SLOTS slots from `first` on, at these positions; `other` beyond the last slot."""
-    slot = first + tl.arange(0, SLOTS)
-    place = slot.to(tl.int64)[:, None] * length + at[None, :]
-    return tl.load(base + place, mask=(slot < slots)[:, None] & ok[None, :], other=other)
-
-
-@triton.jit
-def combine(base, slots, length, at, ok, FOLD: tl.constexpr):
-    """Sum, max or absmax over the slots."""
-    if FOLD == "sum":
-        total = tl.zeros((SLOTS, at.shape[0]), tl.float32)
-        for first in range(0, slots, SLOTS):
-            total += plane(base, first, slots, length, at, ok, 0.0)
-        return tl.sum(total, axis=0)
-    elif FOLD == "max":
-        top = tl.full((SLOTS, at.shape[0]), -INFINITY, tl.float32)
-        for first in range(0, slots, SLOTS):
-            top = tl.maximum(top, plane(base, first, slots, length, at, ok, -INFINITY))
-        return tl.max(top, axis=0)
-    else:
-        top = tl.zeros((SLOTS, at.shape[0]), tl.float32)
-        for first in range(0, slots, SLOTS):
-            top = tl.maximum(top, plane(base, first, slots, length, at, ok, 0.0))
-        return tl.max(top, axis=0)
-
-
-@triton.jit
-def combine_logsumexp(largest, sums, slots, length, at, ok):
-    """log Σ exp from the parts of `logsumexp_part`, as PyTorch for infinities and NaN."""
-    top = tl.full((SLOTS, at.shape[0]), -INFINITY, tl.float32)
-    total = tl.zeros((SLOTS, at.shape[0]), tl.float32)
-    for first in range(0, slots, SLOTS):
-        m = plane(largest, first, slots, length, at, ok, -INFINITY)
-        top, total = merge_logsumexp(top, total, m, plane(sums, first, slots, length, at, ok, 0.0))
-    every = tl.max(top, axis=0)
-    base = tl.where(tl.abs(every) < INFINITY, every, 0.0)
-    return base + tl.log(tl.sum(total * scale_to(top, every[None, :]), axis=0))
-
-
-@triton.jit
-def moments_mean(means, slots, length, at, ok, columns, STEP: tl.constexpr):
-    """The mean of `columns` numbers from the means of slots of STEP; NaN over nothing."""
-    total = tl.zeros((SLOTS, at.shape[0]), tl.float32)
-    for first in range(0, slots, SLOTS):
-        total += plane(means, first, slots, length, at, ok, 0.0) * slot_counts(first, columns, STEP)
-    return tl.sum(total, axis=0) / tl.cast(columns, tl.float32)
-
-
-@triton.jit
-def moments_variance(means, squares, slots, length, at, ok, columns, STEP: tl.constexpr):
-    """Biased variance: deviations inside the slots plus those between them (Chan, Golub and LeVeque)."""
-    mean = moments_mean(means, slots, length, at, ok, columns, STEP)
-    total = tl.zeros((SLOTS, at.shape[0]), tl.float32)
-    for first in range(0, slots, SLOTS):
-        count = slot_counts(first, columns, STEP)
-        away = plane(means, first, slots, length, at, ok, 0.0) - mean[None, :]
-        total += plane(squares, first, slots, length, at, ok, 0.0) + tl.where(count > 0.0, away * away * count, 0.0)
-    return tl.sum(total, axis=0) / tl.cast(columns, tl.float32)
-
-
-@triton.jit
-def slot_counts(first, columns, STEP: tl.constexpr):
-    """How many columns each of SLOTS slots has, as a column of fp32."""
-    slot = first + tl.arange(0, SLOTS)
-    return tl.minimum(tl.maximum(columns - slot * STEP, 0), STEP).to(tl.float32)[:, None]

@@ -1,6 +1,5 @@
 """The text of a whole module: the GEMM (or pointwise) kernel, the epilogue it calls, and the finisher.
 
-    Argument    one run-time argument of a kernel: where `launch` finds it, and its type for cross-compilation
     Generated   the text with the arguments of both kernels
     generate    program, problem class and schedule -> Generated; the same input gives the same text
 
@@ -15,31 +14,17 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from coda.backends.triton import configs, lowering
-from coda.backends.triton.analysis import Anatomy
+from coda.backends.finishing import arguments as taking
+from coda.backends.finishing import lowering
+from coda.backends.finishing.arguments import Argument
+from coda.backends.finishing.finisher import Finisher
+from coda.backends.finishing.modules import GENERATOR
+from coda.backends.triton import configs
 from coda.backends.triton.epilogue import Epilogue, Form
-from coda.backends.triton.finish import LANES, Finisher
+from coda.backends.triton.tiling import Tiling
 from coda.primitives.types import Kind
 from coda.problem import Problem, Schedule
 from coda.program import EpilogueProgram
-
-GENERATOR = 2
-"""Version of the generator: part of every key."""
-
-
-@dataclass(frozen=True)
-class Argument:
-    """One run-time argument. `what` is pointer, stride, descriptor, scalar, size or workspace."""
-
-    name: str
-    what: str
-    tensor: str = ""
-    """Key in the tensors of a launch."""
-    type: str = "i32"
-    dim: int = 0
-    block: tuple[int, int] = (0, 0)
-    swapped: bool = False
-    """A descriptor of the transpose."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +45,7 @@ def generate(
     program: EpilogueProgram, problem: Problem, schedule: Schedule, arch: str | None, interpreted: bool
 ) -> Generated:
     """The module of a program on a class of problems."""
-    anatomy = Anatomy(program)
+    anatomy = Tiling(program)
     native = configs.has_fp8(arch)
     part = schedule.tile_n // schedule.split
     step = anatomy.step(part)
@@ -76,7 +61,7 @@ class _Module:
         program: EpilogueProgram,
         problem: Problem,
         schedule: Schedule,
-        anatomy: Anatomy,
+        anatomy: Tiling,
         form: Form,
         tma: bool,
         early: bool,
@@ -96,11 +81,12 @@ class _Module:
             more, kernel = self._tile_kernel()
             lines += more
         if self.anatomy.vector_outputs:
-            more, finisher = self._finisher()
+            slot = self.form.step * self.schedule.split
+            more, finisher = Finisher(self.anatomy, self.problem, self.form.native_fp8, slot).kernel(self.overlapped)
             lines += more
         s, text = self.schedule, "\n".join(lines).rstrip() + "\n"
         sizes = {"TILE_M": s.tile_m, "TILE_N": s.tile_n, "TILE_K": s.tile_k, "GROUP_M": s.group_m}
-        for name, value in {**sizes, "STEP_N": self.form.step * s.split, "LANES": LANES}.items():
+        for name, value in {**sizes, "STEP_N": self.form.step * s.split}.items():
             text = re.sub(rf"\b{name}\b", str(value), text)
         return Generated(text, kernel, finisher, self.form, self.overlapped)
 
@@ -120,11 +106,12 @@ class _Module:
             "import triton.language as tl",
             *(["from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait"] if self.overlapped else []),
             "",
-            "from coda.backends.triton import maths",
-            "from coda.backends.triton.pieces import combine, combine_logsumexp, fold_part, halves, logsumexp_part",
-            "from coda.backends.triton.pieces import merge, merge_logsumexp, merge_moments, tile_at",
-            "from coda.backends.triton.pieces import moments_mean, moments_part, moments_variance, packed, paired, pairs_at",
-            "from coda.backends.triton.pieces import scalar, segment, select_part, spread, unpacked, unpaired, wide_segment",
+            "from coda.backends.finishing import maths",
+            "from coda.backends.finishing.partials import combine, combine_logsumexp, merge_logsumexp",
+            "from coda.backends.finishing.partials import moments_mean, moments_variance",
+            "from coda.backends.triton.pieces import fold_part, halves, logsumexp_part, merge, merge_moments, moments_part",
+            "from coda.backends.triton.pieces import packed, paired, pairs_at, segment, select_part, spread, tile_at",
+            "from coda.backends.triton.pieces import unpacked, unpaired, wide_segment",
             "",
             "",
             "",
@@ -182,19 +169,13 @@ class _Module:
             sizes = [*sizes, Argument("K", "size", "k")]
         taken = product + arguments + sizes
         text += [
-            self._decorator(taken),
+            taking.decorator(taken),
             f"def tile_kernel({', '.join([a.name for a in taken] + ['ALIASED: tl.constexpr'])}):",
         ]
         if self.overlapped:
             text.append("    gdc_launch_dependents()  # the finisher may be made ready")
         text += ["    " + line for line in (self._gemm_body(call) if self.gemm else self._pointwise_body(call))]
         return [*text, "", ""], tuple(taken)
-
-    @staticmethod
-    def _decorator(arguments: list[Argument]) -> str:
-        """Scalars are never compiled in: a new value is no new kernel."""
-        scalars = [f'"{a.name}"' for a in arguments if a.what == "scalar"]
-        return f"@triton.jit(do_not_specialize=[{', '.join(scalars)}])" if scalars else "@triton.jit"
 
     def _operands(self, used: set[str]) -> list[Argument]:
         arguments: list[Argument] = []
@@ -203,17 +184,12 @@ class _Module:
             if name not in used:
                 continue
             if operand.kind is Kind.SCALAR:
-                arguments.append(Argument(f"{name}_arg", "scalar", name, "i64" if operand.dtype == "int" else "fp32"))
+                arguments.append(taking.scalar(operand))
             elif operand.kind is Kind.TILE:
                 arguments += self._matrix(f"{name}_ptr", name)
             else:
-                arguments += self._vector(f"{name}_ptr", name)
+                arguments += taking.vector(f"{name}_ptr", name, self.problem, self.form.native_fp8)
         return arguments
-
-    def _pointer(self, name: str, tensor: str) -> Argument:
-        return Argument(
-            name, "pointer", tensor, lowering.pointer_type(self.problem.spec(tensor).dtype, self.form.native_fp8)
-        )
 
     def _matrix(self, name: str, tensor: str) -> list[Argument]:
         layout = self.problem.spec(tensor).layout
@@ -224,11 +200,7 @@ class _Module:
             ]
         else:
             strides = [Argument(f"{name}_stride", "stride", tensor, dim=0 if layout == "row" else 1)]
-        return [self._pointer(name, tensor), *strides]
-
-    def _vector(self, name: str, tensor: str) -> list[Argument]:
-        strides = [Argument(f"{name}_stride", "stride", tensor)] if self.problem.spec(tensor).layout == "any" else []
-        return [self._pointer(name, tensor), *strides]
+        return [taking.pointer(name, tensor, self.problem, self.form.native_fp8), *strides]
 
     # the product --------------------------------------------------------------------------------------------------
     def _by_tma(self, tensor: str) -> bool:
@@ -362,25 +334,6 @@ class _Module:
             "col0 = tile_n * STEP_N",
             *self._epilogues(1, call),
         ]
-
-    # the finisher -------------------------------------------------------------------------------------------------
-    def _finisher(self) -> tuple[list[str], tuple[Argument, ...]]:
-        writer = Finisher(self.anatomy, self.problem, self.form, self.schedule.split)
-        body = writer.write()
-        arguments = self._operands(writer.used)
-        for output in self.anatomy.vector_outputs:
-            arguments += self._vector(f"{output.name}_out", f"out.{output.name}")
-        if self.anatomy.statistics:
-            arguments += [
-                Argument("partials", "workspace", type="*fp32"),
-                Argument("tiles_m", "size", "tiles_m"),
-                Argument("tiles_n", "size", "tiles_n"),
-            ]
-        arguments += [Argument("M", "size", "m"), Argument("N", "size", "n")]
-        text = [self._decorator(arguments), f"def finish_kernel({', '.join(a.name for a in arguments)}):"]
-        if self.overlapped:
-            body.insert(0, "gdc_wait()  # for the end of the tile kernel")
-        return text + ["    " + line for line in body], tuple(arguments)
 
 
 def _by(text: str, stride: str) -> str:

@@ -29,5 +29,11 @@ def test_partials_of_ragged_tiles_become_the_outputs(tmp_path):
     )
     assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-2000:]
     errors = json.loads(run.stdout.splitlines()[-1])
-    assert set(errors) >= {"residual_rms.rstd", "softcap_cross_entropy.loss", "rms_backward.dgamma", "special.lse"}
+    assert set(errors) >= {
+        "residual_rms.rstd",
+        "softcap_cross_entropy.loss",
+        "rms_backward.dgamma",
+        "special.lse",
+        "copies.r2",
+    }
     assert all(e < 3e-6 for e in errors.values()), errors

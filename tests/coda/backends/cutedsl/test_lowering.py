@@ -49,7 +49,7 @@ from coda.tracing import signature, trace
 
 pytest.importorskip("coda.backends.cutedsl", exc_type=ImportError)
 from coda.backends.cutedsl import lowering
-from coda.backends.cutedsl.shared import statistic
+from coda.backends.finishing.anatomy import statistic
 
 pytestmark = pytest.mark.interp
 

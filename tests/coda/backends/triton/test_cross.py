@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import pathlib
-import subprocess
 import sys
 from types import ModuleType
 from typing import Any
@@ -183,27 +181,6 @@ def sources() -> list[bool]:
         ).text
         == texts[0],
     ]
-
-
-WRITE = "from coda.backends.triton.launch import module; print(module('VALUE = 17\\n' * 2000, 'race').__file__)"
-
-
-def test_many_processes_share_one_folder(tmp_path: pathlib.Path) -> None:
-    environment = {**os.environ, "CODA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(pathlib.Path(__file__).parents[4])}
-
-    def race(count: int) -> set[str]:
-        children = [
-            subprocess.Popen([sys.executable, "-c", WRITE], env=environment, stdout=subprocess.PIPE, text=True)
-            for _ in range(count)
-        ]
-        return {child.communicate(timeout=120)[0].strip() for child in children}
-
-    (path,) = map(pathlib.Path, race(4))
-    assert path.is_file()
-    assert [x.name for x in (tmp_path / "triton").iterdir() if x.is_file()] == [path.name]
-    path.write_text("damaged")
-    assert race(1) == {str(path)}
-    assert path.read_text().startswith("VALUE = 17")
 
 
 def test_default_schedules_are_valid_everywhere() -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from coda.backends.triton import lowering
+from coda.backends.finishing import lowering
 from coda.primitives.types import Kind
 from coda.primitives.value import Node
 from coda.problem import Problem, TensorSpec
@@ -126,7 +126,7 @@ class Vectors:
         name = str(node.attr("name"))
         self.used.add(name)
         if axis is None:
-            return f"scalar({name}_arg, {lowering.TYPES[node.type.dtype]})"
+            return f"maths.scalar({name}_arg, {lowering.TYPES[node.type.dtype]})"
         spec = self.spec(name)
         period = int(node.attr("period"))
         at = f"{axis.at} % {period}" if period else axis.at

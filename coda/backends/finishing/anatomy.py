@@ -1,8 +1,8 @@
-"""What a program needs of a kernel: its statistics, its segments, and what the tile and the finisher each do.
+"""A program taken apart: its statistics, and what the tiles and the finisher each do.
 
     Statistic   one reduction that tiles contribute to: how it folds, along which axis, of which node
-    Anatomy     a program taken apart: tile outputs (written by the GEMM kernel), vector outputs (written by the finisher),
-                statistics and their place in the workspace, and the number of columns that a tile must be a multiple of
+    Anatomy     tile outputs (written by the kernel of the tiles), vector outputs (written by the finisher), statistics and
+                their place in the workspace
 
 Every row or col output is a function of loaded vectors, sizes and finished statistics, never of the running tile, so the
 finisher writes all of them: also where the matrix is empty and no tile runs.
@@ -14,12 +14,11 @@ selected columns take (M,), written by the tile that owns the column; statistics
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from coda.primitives.types import Kind, Type
+from coda.primitives.types import Kind
 from coda.primitives.value import Node
 from coda.program import EpilogueProgram, Output, live_nodes
 
@@ -62,11 +61,6 @@ def statistic(node: Node) -> Statistic | None:
     if node.op in COL_FOLDS:
         return Statistic("col", COL_FOLDS[node.op], node.args[0])
     return None
-
-
-def is_grouped(t: Type) -> bool:
-    """Whether a segment is held as one number per group; else each of its columns holds the group's number."""
-    return t.size & (t.size - 1) == 0
 
 
 @dataclass(frozen=True)
@@ -136,48 +130,3 @@ class Anatomy:
         """Nodes that the tile computes: what tile outputs and statistics depend on."""
         roots = [o.node for o in self.tile_outputs] + [s.source for s in self.statistics]
         return live_nodes(self.program.nodes, roots + [s.index for s in self.statistics if s.index >= 0])
-
-    @functools.cached_property
-    def unit(self) -> int:
-        """Columns of width 1 that a tile must be a multiple of: whole pairs and whole segments."""
-        unit = 1
-        for i in self.in_tile:
-            t = self.program.nodes[i].type
-            if t.kind in (Kind.TILE, Kind.ROW, Kind.SEGMENT):
-                unit = math.lcm(unit, (t.width / (t.size or 1)).denominator)
-        return unit
-
-    def step(self, columns: int) -> int:
-        """How many of a part's columns are used: all of them, or the largest multiple of `unit` below."""
-        return columns // self.unit * self.unit
-
-    @functools.cached_property
-    def max_width(self) -> Fraction:
-        """The largest width of a tile value."""
-        widths = [
-            self.program.nodes[i].type.width for i in self.in_tile if self.program.nodes[i].type.kind is Kind.TILE
-        ]
-        return max(widths, default=Fraction(1))
-
-    @functools.cached_property
-    def reads(self) -> bool:
-        """Whether the epilogue reads a matrix."""
-        nodes = self.program.nodes
-        return any(nodes[i].op == "operand" and nodes[i].type.kind is Kind.TILE for i in self.in_tile)
-
-    @functools.cached_property
-    def traffic(self) -> Fraction:
-        """Matrices of width 1 that the epilogue reads and writes."""
-        read = sum(
-            (
-                n.type.width
-                for i in self.in_tile
-                if (n := self.program.nodes[i]).op == "operand" and n.type.kind is Kind.TILE
-            ),
-            Fraction(0),
-        )
-        nodes = self.program.nodes
-        written = sum(
-            (nodes[o.node].type.width for o in self.tile_outputs if nodes[o.node].type.kind is Kind.TILE), Fraction(0)
-        )
-        return read + written

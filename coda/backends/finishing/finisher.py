@@ -1,5 +1,9 @@
 """The text of the finisher: one small kernel that combines every statistic's partials and writes every vector output.
 
+    Finisher       writes the kernel `finish_kernel`, and says what it takes
+    col_partials   where the partials of a statistic of columns begin, for whoever writes them
+    sections       how many programs the finisher runs
+
 Programs 0 … tell by their number which vector they work on: first the rows of the matrix, then the columns of each width
 in use. LANES numbers per program; partials are read slot by slot in a fixed order, so two runs agree bit by bit. Without a
 tile (an empty matrix) there is no slot, and what is left are the identities: 0, -inf, NaN for a mean.
@@ -9,10 +13,10 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from coda.backends.triton import lowering
-from coda.backends.triton.analysis import Anatomy, statistic
-from coda.backends.triton.epilogue import Form, col_partials
-from coda.backends.triton.vectors import Axis, Vectors, suffix, times
+from coda.backends.finishing import arguments, lowering
+from coda.backends.finishing.anatomy import Anatomy, Statistic, statistic
+from coda.backends.finishing.arguments import Argument
+from coda.backends.finishing.vectors import Axis, Vectors, suffix, times
 from coda.primitives.types import Kind
 from coda.problem import Problem
 from coda.program import Output
@@ -21,11 +25,42 @@ LANES = 32
 
 
 class Finisher(Vectors):
-    """Writes the sections of the finisher."""
+    """Writes the finisher of one program. `slot`: how many columns (of width 1) a whole tile contributes to a statistic of
+    rows; only moments ask. A backend whose tiles contribute something else overrides `finished`."""
 
-    def __init__(self, anatomy: Anatomy, problem: Problem, form: Form, parts: int) -> None:
-        super().__init__(anatomy.program, problem, form.native_fp8)
-        self.anatomy, self.form, self.parts = anatomy, form, parts
+    def __init__(self, anatomy: Anatomy, problem: Problem, native_fp8: bool, slot: int | None = None) -> None:
+        super().__init__(anatomy.program, problem, native_fp8)
+        self.anatomy, self.slot = anatomy, slot
+
+    def kernel(self, overlapped: bool) -> tuple[list[str], tuple[Argument, ...]]:
+        """The lines of the kernel and its arguments. `overlapped`: it waits on the device for the kernel before it, with
+        `gdc_wait`, which the module then imports."""
+        body = self.write()
+        if overlapped:
+            body.insert(0, "gdc_wait()  # for the end of the tiles")
+        taken = self._arguments()
+        head = [arguments.decorator(taken), f"def finish_kernel({', '.join(a.name for a in taken)}):"]
+        return head + ["    " + line for line in body], tuple(taken)
+
+    def _arguments(self) -> list[Argument]:
+        """Known once the body is written: operands that it reads, outputs, partials, sizes."""
+        taken: list[Argument] = []
+        for operand in self.program.operands:
+            if operand.name not in self.used:
+                continue
+            if operand.kind is Kind.SCALAR:
+                taken.append(arguments.scalar(operand))
+            else:
+                taken += arguments.vector(f"{operand.name}_ptr", operand.name, self.problem, self.native_fp8)
+        for output in self.anatomy.vector_outputs:
+            taken += arguments.vector(f"{output.name}_out", f"out.{output.name}", self.problem, self.native_fp8)
+        if self.anatomy.statistics:
+            taken += [
+                Argument("partials", "workspace", type="*fp32"),
+                Argument("tiles_m", "size", "tiles_m"),
+                Argument("tiles_n", "size", "tiles_n"),
+            ]
+        return [*taken, Argument("M", "size", "m"), Argument("N", "size", "n")]
 
     def finished(self, index: int, axis: Axis) -> str:
         """A statistic, combined from its partials."""
@@ -46,7 +81,8 @@ class Finisher(Vectors):
         if s.fold == "logsumexp":
             return f"combine_logsumexp({planes}, {where})"
         if s.fold == "moments":
-            step = int(self.form.step * self.parts * width)
+            assert self.slot is not None
+            step = int(self.slot * width)
             if node.attr("part") == "mean":
                 return f"moments_mean({planes.split(', ')[0]}, {where}, {count}, {step})"
             return f"moments_variance({planes}, {where}, {count}, {step})"
@@ -72,7 +108,7 @@ class Finisher(Vectors):
             name = "rows" if rows else f"cols{suffix(width)}"
             length = "M" if rows else times(width, "N")
             self.lines, self._known, self._axes = [], {}, {}
-            self.line(f"{name} = {f'(block - {before})' if before else 'block'} * LANES + tl.arange(0, LANES)")
+            self.line(f"{name} = {f'(block - {before})' if before else 'block'} * {LANES} + tl.arange(0, {LANES})")
             self.line(f"{name}_ok = {name} < {length}")
             axis = Axis(name, f"{name}_ok")
             for output in outputs:
@@ -80,7 +116,7 @@ class Finisher(Vectors):
             end = f"end_{name}"
             conditions = [f"block >= {before}"] if before else []
             if number < len(sections) - 1:
-                body.append(f"{end} = {before + ' + ' if before else ''}tl.cdiv({length}, LANES)")
+                body.append(f"{end} = {before + ' + ' if before else ''}tl.cdiv({length}, {LANES})")
                 conditions.append(f"block < {end}")
             if conditions:
                 body.append(f"if {' and '.join(conditions)}:")
@@ -111,6 +147,15 @@ class Finisher(Vectors):
         if self.spec(f"out.{output.name}").layout == "any":
             at = f"{at}.to(tl.int64) * {output.name}_out_stride"
         self.line(f"tl.store({output.name}_out + {at}, {text}, mask={axis.ok})", f"-> {output.name}")
+
+
+def col_partials(anatomy: Anatomy, s: Statistic) -> str:
+    """Where the partials of a statistic of columns begin in the workspace, as text."""
+    rows = f"({anatomy.row_planes} * tiles_n + {len(anatomy.selections)}) * m64"
+    start = anatomy.col_start(s)
+    if not start:
+        return rows
+    return f"{rows} + tl.cast(tiles_m, tl.int64) * ({start.numerator} * N // {start.denominator})"
 
 
 def sections(anatomy: Anatomy, m: int, n: int) -> int:

@@ -86,9 +86,6 @@ TRITON_NAMES = {
 FP8 = {"float8_e4m3fn": (3, 448.0, "tl.float8e4nv"), "float8_e5m2": (2, 57344.0, "tl.float8e5")}
 """Bits of mantissa, largest finite value, Triton's name."""
 
-PACKED = {"bfloat16": "tl.int32", "float16": "tl.int32", "float32": "tl.int64"}
-"""The integer that holds two neighbouring elements."""
-
 _FP32_MAX, _FP32_TINY = 3.4028234663852886e38, 2.0**-126
 
 

@@ -10,8 +10,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from coda.backends.triton import dispatch  # noqa: E402
-from coda.backends.triton.template import Argument  # noqa: E402
+from coda.backends.finishing import dispatch  # noqa: E402
+from coda.backends.finishing.arguments import Argument  # noqa: E402
 from coda.problem import Problem, TensorSpec  # noqa: E402
 
 LAUNCHER = dispatch.private.launcher
@@ -273,11 +273,3 @@ def test_what_was_not_read_goes_the_public_way(monkeypatch: pytest.MonkeyPatch, 
     found = LAUNCHER(function)
     assert found.run is function.run
     assert found.encode is None
-
-
-def test_aliasing() -> None:
-    x, y, z = torch.zeros(4), torch.zeros(4), torch.zeros(4)
-    shares = dispatch.aliasing(["out.p", "out.q"], ["x", "y"])
-    assert not shares({"x": x, "y": y, "out.p": z, "out.q": z})
-    assert shares({"x": x, "y": y, "out.p": z, "out.q": y})
-    assert not dispatch.aliasing(["out.p"], [])({"out.p": z})

@@ -3,6 +3,7 @@
     exp expm1 log1p sigmoid tanh sin cos      within about 1e-6 (relative; sin, cos absolute up to |x| = 1e5)
     fast_exp fast_sigmoid fast_tanh           what a program with fast_math=True gets
     round_even sign floor_div floor_mod       PyTorch's rounding, sign and integer division
+    scalar                                    an operand that may live on the device
     to_bf16 encode_fp8 decode_fp8             narrow floats where the hardware or the interpreter has no exact conversion
 
 Triton's own `exp` multiplies by log2(e) and loses |x| / 2^24 in doing so; its `log`, `log2` and `erf` are accurate and
@@ -32,6 +33,15 @@ TWO_OVER_PI = tl.constexpr(0.63661976337432861328125)
 ROUNDER = tl.constexpr(12582912.0)  # 1.5 · 2^23: adding it leaves a rounded integer in the low bits
 WHOLE = tl.constexpr(8388608.0)  # 2^23: from here on every fp32 is an integer
 INFINITY = tl.constexpr(float("inf"))
+
+
+@triton.jit
+def scalar(x, DTYPE: tl.constexpr):
+    """A number, or a 0-d tensor that is read on the device."""
+    if x.dtype.is_ptr():
+        return tl.load(x).to(DTYPE)
+    else:
+        return tl.cast(x, DTYPE)
 
 
 @triton.jit

@@ -1,9 +1,9 @@
 """One kernel's launches: the first of a kind goes Triton's way, the others straight to what Triton compiled.
 
-    Dispatch    a kernel with its arguments and options, called with the tensors of a launch
-    binder      a function that takes a launch's tensors apart for Triton, written once per kernel
-    straight    a function that launches a compiled kernel on tensors, written once per variant (`private` has the launcher)
-    aliasing    a function that says whether an output shares memory with an input
+    Dispatch      a kernel with its arguments and options, called with the tensors of a launch
+    binder        a function that takes a launch's tensors apart for Triton, written once per kernel
+    straight      a function that launches a compiled kernel on tensors, written once per variant (`private` has the launcher)
+    function_of   a function from its text, which is how all of these are written
 
 Triton looks at every argument of every launch to find the kernel compiled for it; with some twenty arguments that takes
 longer than a small GEMM. What can differ between two launches of one artifact is little (strides, the kind of a scalar,
@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from coda import env
-from coda.backends.triton import lowering, private
-from coda.backends.triton.template import Argument
+from coda.backends.finishing import lowering, private
+from coda.backends.finishing.arguments import Argument
 from coda.problem import Problem
 
 Binder = Callable[[Mapping[str, Any], Any], tuple[Any, ...]]
@@ -88,19 +88,10 @@ class Dispatch:
         return bool(getattr(enter, "calls", enter) or getattr(leave, "calls", leave))
 
 
-def aliasing(outputs: Iterable[str], inputs: Iterable[str]) -> Callable[[Mapping[str, Any]], bool]:
-    """Of a launch's tensors: whether one of these outputs starts where one of these inputs does."""
-    read = " or ".join(f"p == tensors[{name!r}].data_ptr()" for name in inputs)
-    if not read:
-        return lambda tensors: False
-    lines = [f"    p = tensors[{name!r}].data_ptr()\n    if {read}: return True" for name in outputs]
-    return _function("aliased(tensors)", [*lines, "    return False"], {})  # type: ignore[no-any-return]
-
-
 # arguments --------------------------------------------------------------------------------------------------------
 
 
-def _function(head: str, lines: Iterable[str], known: dict[str, Any]) -> Any:
+def function_of(head: str, lines: Iterable[str], known: dict[str, Any]) -> Any:
     """A function from text: one expression per argument is several times faster than one call per argument."""
     exec("\n".join([f"def {head}:", *lines]), known)  # noqa: S102  names of the program's own operands, checked when it was traced
     return known[head[: head.index("(")]]
@@ -114,7 +105,7 @@ def variant(arguments: tuple[Argument, ...]) -> Callable[[Mapping[str, Any]], tu
             parts.append(f"tensors[{a.tensor!r}].stride({a.dim}), ")
         elif a.what == "scalar":
             parts.append(f"kind(tensors[{a.tensor!r}]), ")
-    return _function("variant(tensors)", [f"    return ({''.join(parts)})"], {"kind": _kind})  # type: ignore[no-any-return]
+    return function_of("variant(tensors)", [f"    return ({''.join(parts)})"], {"kind": _kind})  # type: ignore[no-any-return]
 
 
 def binder(arguments: tuple[Argument, ...], problem: Problem, sizes: Mapping[str, int]) -> Binder:
@@ -135,7 +126,7 @@ def binder(arguments: tuple[Argument, ...], problem: Problem, sizes: Mapping[str
         else:
             value = _plain(i, a, sizes, known)
         values.append(value)
-    return _function("bind(tensors, workspace)", [f"    return ({''.join(v + ', ' for v in values)})"], known)  # type: ignore[no-any-return]
+    return function_of("bind(tensors, workspace)", [f"    return ({''.join(v + ', ' for v in values)})"], known)  # type: ignore[no-any-return]
 
 
 def _plain(i: int, a: Argument, sizes: Mapping[str, int], known: dict[str, Any]) -> str:
@@ -184,7 +175,7 @@ def straight(
     given = f"({own},)" if launcher.packed else own
     before = "".join(f"before_{i}, " for i in range(len(launcher.before)))
     text = f"    run(programs, 1, 1, stream(device), function, {before}{given})"
-    return _function("launch(programs, device, tensors, workspace)", [text], known)  # type: ignore[no-any-return]
+    return function_of("launch(programs, device, tensors, workspace)", [text], known)  # type: ignore[no-any-return]
 
 
 def _kind(x: Any) -> Any:

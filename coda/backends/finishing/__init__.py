@@ -1,0 +1,15 @@
+"""What the fused backends share: a program taken apart, and the Triton kernel that finishes it. Nothing here knows a GEMM.
+
+    anatomy.py     a program taken apart: statistics, their place in the workspace, what the tiles and the finisher each write
+    lowering.py    one table: operation -> Triton expression; literals, loads, roundings
+    vectors.py     scalars, rows and columns as text
+    arguments.py   what a generated kernel takes
+    finisher.py    the text of the finishing kernel
+    maths.py       functions that generated kernels call: accurate exp, tanh, …, narrow floats
+    partials.py    functions that the finisher calls: the partials of all tiles into one number
+    modules.py     text -> imported module, by way of the cache folder
+    dispatch.py    one kernel's launches, past Triton's own dispatch
+    private.py     the launcher under Triton's launcher, with the reason
+
+Only maths.py and partials.py import Triton when they are imported, and only generated texts import those.
+"""
