@@ -31,6 +31,8 @@ SMALL = ("triton", "cutedsl", "reference")
 FEW = 512 * 4096
 """About one wave of tiles on an H200. Measured there on the suite (2026-11-29, bf16): from 1024×4096 on cutedsl is as fast or
 up to 10 % faster; at 512×4096 triton is 3 % faster for light epilogues and 13 % for `swiglu_backward`."""
+NARROW = 256
+"""Columns up to which triton goes first too: `router_scores` at 16384×256×4096 took 9 % longer with cutedsl."""
 
 
 def choose(
@@ -133,7 +135,11 @@ def _auto(program: EpilogueProgram, problem: Problem, known: Entry | None) -> Ba
 
 def order(problem: Problem) -> tuple[str, ...]:
     """The fused backends by name, the first choice of an untuned call first."""
-    return tuple(name for name in (SMALL if problem.m * problem.n <= FEW else LARGE) if name != "reference")
+    return tuple(
+        name
+        for name in (SMALL if problem.m * problem.n <= FEW or problem.n <= NARROW else LARGE)
+        if name != "reference"
+    )
 
 
 def usable(program: EpilogueProgram, problem: Problem) -> Iterator[Backend]:

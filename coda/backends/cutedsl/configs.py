@@ -19,7 +19,9 @@ import math
 import re
 
 from coda.backends.cutedsl.lowering import TILE_COLUMNS, Lowered, lower
+from coda.backends.finishing.anatomy import Anatomy
 from coda.errors import BadSchedule, Unsupported
+from coda.primitives.types import Kind
 from coda.problem import ITEM_BYTES, Problem, Schedule
 from coda.program import EpilogueProgram
 
@@ -254,11 +256,38 @@ without ping-pong was the best of a few light epilogues by 1 %, and half as fast
 """
 
 
+INSTRUCTIONS = {
+    "erf": 50,
+    "sin": 20,
+    "cos": 20,
+    "expm1": 15,
+    "log1p": 15,
+    "div": 8,
+    "tanh": 6,
+    "sigmoid": 6,
+    "exp": 4,
+    "log": 4,
+}
+"""About how many an operation takes on an element; 1 where it is not listed."""
+BUSY = 32
+"""From so many instructions per element on, 128×192 spills and cannot hide them behind the product. Over cuBLAS at 8192³ it
+took 1.19 (tanh GELU backward, 34), 1.30 (exact GELU backward, 66), 1.43 (tanh GeGLU backward, 43) and 1.62 (exact GeGLU backward,
+77), but 1.06 for `swiglu_backward` (30). 128×128 spills nothing; it took 1.16, 1.20, 1.26 and 1.34 at 4096³, and was not
+measured at 8192³ (2026-11-29)."""
+
+
+def _instructions(program: EpilogueProgram) -> float:
+    """Per element of the product, inside the tile."""
+    nodes = (program.nodes[i] for i in Anatomy(program).in_tile)
+    return float(sum(INSTRUCTIONS.get(n.op, 1) * n.type.width for n in nodes if n.type.kind is Kind.TILE))
+
+
 def _measured(program: EpilogueProgram, problem: Problem) -> Schedule:
     """The tile that wastes least: of the last wave, of what lies beyond the matrix, of its own speed."""
     if family(problem.arch) == 100:
         return Schedule(backend="cutedsl", tile_m=128, tile_n=128, cluster_m=1)
-    m, n, cluster, _ = max(SPEEDS, key=lambda tile: tile[3] * _filled(problem, tile[0], tile[1]))
+    tiles = [tile for tile in SPEEDS if tile[1] != 192 or _instructions(program) < BUSY]
+    m, n, cluster, _ = max(tiles, key=lambda tile: tile[3] * _filled(problem, tile[0], tile[1]))
     if problem.m <= m:  # a cluster's second tile would be beyond the matrix
         cluster = 1
     return Schedule(backend="cutedsl", tile_m=m, tile_n=n, pingpong=True, cluster_m=cluster)

@@ -307,3 +307,21 @@ def test_the_shipped_choice_is_valid_for_every_supported_example(arch, size):
         form = lowering.lower(program, problem, schedule.tile_m, schedule.tile_n, "test")
         configs.check(schedule, form, configs.family(arch))
         assert arch != "sm_90" or configs.check_stages(schedule, form, problem) >= 2
+
+
+@pytest.mark.parametrize(
+    ("task", "m", "n", "tile"),
+    [
+        ("gemm_swiglu", 4096, 4096, (128, 128, 2)),  # 192 columns would leave a sixth of the last wave idle
+        ("gemm_swiglu", 8192, 8192, (128, 192, 2)),
+        ("swiglu_backward", 8192, 8192, (128, 192, 2)),
+        ("gelu_backward", 8192, 8192, (128, 128, 2)),  # erf: more instructions than the product hides
+        ("rms_scale", 128, 4096, (64, 64, 1)),
+        ("rms_scale", 1, 64, (64, 64, 1)),
+    ],
+)
+def test_the_shipped_choice(task, m, n, tile):
+    program = examples_curated.load(task).program
+    chosen = BACKEND.default_schedule(program, Problem.example(program, m=m, n=n, k=4096, arch="sm_90"))
+    assert (chosen.tile_m, chosen.tile_n, chosen.cluster_m) == tile
+    assert chosen.pingpong
