@@ -377,16 +377,20 @@ def _ends(board: Board, subject: Side, against: Side) -> list[str]:
     """The tasks at which the subject does worst, each at its worst size, and those at which it does best."""
     pairs = [(d.ratio, row) for row in board.rows if (d := row.duel(subject, against)) and d.word != "same program"]
     pairs.sort(key=lambda pair: pair[0])
-    worst = list({row.task: (ratio, row) for ratio, row in reversed(pairs)}.values())[::-1][:SHOWN]
+    lowest: dict[str, tuple[float, Row]] = {}
+    highest: dict[str, tuple[float, Row]] = {}
+    for ratio, row in pairs:
+        lowest.setdefault(row.task, (ratio, row))
+        highest[row.task] = (ratio, row)
+    worst = list(lowest.values())[:SHOWN]
     named = {row.task for _, row in worst}
-    best = list({row.task: (ratio, row) for ratio, row in pairs if row.task not in named}.values())[::-1]
-    best = sorted(best, key=lambda pair: -pair[0])[:SHOWN]
+    best = sorted((b for task, b in highest.items() if task not in named), key=lambda pair: -pair[0])[:SHOWN]
 
     def told(found: Sequence[tuple[float, Row]]) -> str:
         return ", ".join(f"`{row.task}` ({row.size}) ×{ratio:.2f}" for ratio, row in found)
 
     name, other = SIDE_NAMES[subject], SIDE_NAMES[against]
-    lines = [f"Worst of {name} against {other}: {told(sorted(worst, key=lambda pair: pair[0]))}."]
+    lines = [f"Worst of {name} against {other}: {told(worst)}."]
     return lines + ([f"Best: {told(best)}."] if best else [])
 
 

@@ -60,7 +60,9 @@ def test_swiglu_backward_is_authored_from_its_recording(
     document = played("swiglu backward", tmp_path, monkeypatch)
     recorded = json.loads((BUNDLED / "swiglu_backward" / "recording.json").read_text(encoding="utf-8"))
     drift = [w for w in document["warnings"] if "drift" in w]
-    assert bool(drift) == (recorded["prompt_version"] != prompting.version()), "record it again, or say what it answered"
+    assert bool(drift) == (recorded["prompt_version"] != prompting.version()), (
+        "record it again, or say what it answered"
+    )
     gates = {g["name"]: g for g in document["data"]["gates"]}
     assert [name for name, g in gates.items() if g["status"] != "PASS"] == ["bench"]
     assert gates["bench"]["reason"]
