@@ -349,6 +349,8 @@ def readme_table(board: Board | None = None) -> str:
     if not sums:
         return "Nothing yet: no record of a GPU run is committed."
     machines = list(dict.fromkeys((t.gpu, t.dtype) for t in sums))
+    lone = {t.size for t in sums} - {t.size for t in sums if t.wins + t.draws + t.losses + t.same > 1}
+    sums = [t for t in sums if t.size not in lone]  # one task is no mean
     others = [side for side in duels.SIDES if any(t.against == side for t in sums)]
     keys = [(*m, size) for m in machines for size in dict.fromkeys(t.size for t in sums if (t.gpu, t.dtype) == m)]
     keys.sort(key=lambda key: (key[:2], duels.size_key(key[2])))
@@ -364,6 +366,23 @@ def readme_table(board: Board | None = None) -> str:
         lines.append("| " + " | ".join([where, *(next(shown) if side in found else "–" for side in others)]) + " |")
     told = f"Geometric mean; in brackets: {SIDE_NAMES[subject]} faster, no difference, slower."
     return "\n".join([*lines, "", told, *_ends(board, subject, next((s for s in others if s != "project"), others[0]))])
+
+
+def readme_campaigns(board: Board | None = None) -> str:
+    """Markdown: one sentence per campaign."""
+    board = board or build()
+    groups: dict[str, list[Authoring]] = {}
+    for one in board.authoring:
+        groups.setdefault(one.campaign, []).append(one)
+    found = []
+    for name, runs in sorted(groups.items()):
+        models = ", ".join(dict.fromkeys(one.model for one in runs))
+        first = sum(one.passed and len(one.rounds) == 1 for one in runs)
+        found.append(
+            f"Campaign {name}: {models}, a fresh context for each of {len(runs)} tasks, given nothing but the rendered prompt, the"
+            f" task's own example withheld: {sum(one.passed for one in runs)} passed, {first} in the first round."
+        )
+    return "\n".join(found) or "No campaign yet."
 
 
 def _sum(tally: Tally) -> str:

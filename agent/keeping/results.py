@@ -51,7 +51,8 @@ def readme_table() -> str:
         return "Nothing yet: no record of a GPU run is committed."
     head = "| task |" + "".join(f" {size}, µs | compile | quack |" for size in SIZES)
     rule = "|---|" + "---|---|---|" * len(SIZES)
-    rows = [f"| `{task_id}` | " + " | ".join(_sizes(of_task)) + " |" for task_id, of_task in found.items() if of_task]
+    cells = {task_id: list(_sizes(of_task)) for task_id, of_task in found.items() if of_task}
+    rows = [f"| `{task_id}` | {' | '.join(x)} |" for task_id, x in cells.items() if set("".join(x)) - set("– |")]
     missing = [task_id for task_id, of_task in found.items() if not of_task]
     tail = [
         (
