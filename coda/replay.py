@@ -4,7 +4,8 @@
 
 What decides a plan's intermediate shapes, strides and dtypes is the kind of its call (`coda.call.kind_of`), and memory
 that a call allocates is always aligned: the programs inside are launched as they were made ready by the first call. Where
-a number given by the caller decides how much is sliced or viewed, its value is part of the kind.
+a number given by the caller decides how much is sliced or viewed, its value is part of the kind; in a 0-d tensor it may
+change unseen, and such a call takes the long way every time.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ class PlanCalls:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
+        self._places = tuple(name for name, _, _ in plan.inputs)
         self._by_value = sizes_from_numbers(plan)
         self._replays: collections.OrderedDict[Any, _Replay] = collections.OrderedDict()
 
@@ -71,9 +73,11 @@ class PlanCalls:
         """The outputs in order, or None for tensors that belong to the dispatcher. `specialise` gives the plan for inputs by name, at the first call of a kind."""
         values = (*args, *operands.values())
         parts = [generation(), backend or env.backend(), config, torch.is_grad_enabled(), len(args), tuple(operands)]
-        if self._by_value:
-            parts += [x for x in values if isinstance(x, (int, float))]
+        deciding = self._deciding(args, operands) if self._by_value else ()
+        parts += [x for x in deciding if isinstance(x, (int, float))]
         kind = kind_of(values, parts)
+        if kind is not ELSEWHERE and any(isinstance(x, torch.Tensor) for x in deciding):
+            kind = None
         replay = self._replays.get(kind)
         if replay is not None:
             return replay.run(values)
@@ -87,19 +91,26 @@ class PlanCalls:
             trim(self._replays)
         return results
 
+    def _deciding(self, args: tuple[Any, ...], operands: Mapping[str, Any]) -> list[Any]:
+        """The values of a call that decide how much is sliced or viewed."""
+        given = (*zip(self._places, args, strict=False), *operands.items())
+        return [x for name, x in given if name in self._by_value]
 
-def sizes_from_numbers(plan: Plan) -> bool:
-    """Whether a number that the caller gives decides how much is sliced or viewed."""
-    depends = set()
-    for at, step in enumerate(plan.steps):
+
+def sizes_from_numbers(plan: Plan) -> frozenset[str]:
+    """Names of the inputs whose value decides how much is sliced or viewed."""
+    depends: list[frozenset[str]] = []
+    found: frozenset[str] = frozenset()
+    for step in plan.steps:
+        here: frozenset[str] = frozenset()
         if step.op == "input":
-            if step.attr("what") == "scalar":
-                depends.add(at)
-        elif step.op in ("slice", "view") and any(i in depends for i in step.args[1:]):
-            return True
-        elif step.op == "map" and any(i in depends for i in step.args):
-            depends.add(at)
-    return False
+            here = frozenset({str(step.attr("name"))})
+        elif step.op == "map":
+            here = here.union(*(depends[i] for i in step.args))
+        elif step.op in ("slice", "view"):
+            found = found.union(*(depends[i] for i in step.args[1:]))
+        depends.append(here)
+    return found
 
 
 def compute_of(plan: Plan, bound: Mapping[str, Any]) -> torch.dtype:

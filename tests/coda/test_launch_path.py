@@ -196,6 +196,27 @@ def test_a_number_that_decides_a_size_is_looked_at() -> None:
         part(x, v, 13, 1.0)
 
 
+def test_a_number_in_a_tensor_that_decides_a_size_is_looked_at() -> None:
+    x, v = torch.randn(8, 12), torch.ones(8)
+    for n in (4, 8, 4, 12):
+        y = part(x, v, torch.tensor(n), 1.0).y
+        assert y.shape == (8, n)
+        assert torch.equal(y, x[:, :n] + 1.0)
+    changing = torch.tensor(4)
+    assert part(x, v, changing, 1.0).y.shape == (8, 4)
+    changing.fill_(8)
+    assert part(x, v, changing, 1.0).y.shape == (8, 8)
+
+
+def test_a_number_that_decides_no_size_makes_no_other_kind(no_checks: Any) -> None:
+    x, v = torch.randn(8, 12), torch.ones(8)
+    part(x, v, 4, 1.0)
+    part(x, v, 4, s=torch.tensor(1.0))
+    no_checks()
+    assert torch.equal(part(x, v, 4, 3.0).y, x[:, :4] + 3.0)
+    assert torch.equal(part(x, v, 4, s=torch.tensor(5.0)).y, x[:, :4] + 5.0)
+
+
 def test_a_gradient_is_never_dropped_by_a_warm_call() -> None:
     args = everything()
     two_gemms(*args)
