@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from coda.bench import peers
-from coda.bench.record import BenchRecord, Compared, measured
+from coda.bench.record import BenchRecord, Compared, measured, now
 from coda.bench.roofline import Floor, Rates, suspicion
 from coda.bench.timing import PUBLISHED_RUNS, Clock, Timings, measure, measure_published
 
@@ -167,6 +167,7 @@ def _record(contest: Race, timings: Timings, how: Mapping[str, Any]) -> BenchRec
         absent=dict(contest.absent),
         environment=dict(contest.environment),
         protocol=dict(how),
+        measured_at=now(),
     )
 
 

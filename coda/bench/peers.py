@@ -70,6 +70,9 @@ PEERS: dict[str, Peer] = {
     )
 }
 
+COMPILED = ("compile", "compile-halves", "max-autotune")
+"""torch.compile in its modes and on either layout: the best of them is what it can do."""
+
 ALWAYS = ("eager", "compile", "max-autotune", "cublas")
 """Apply to every task."""
 

@@ -16,6 +16,8 @@ import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from coda.bench import empty
+from coda.bench.peers import COMPILED
 from coda.bench.record import BenchRecord
 
 STYLES: dict[str, tuple[str, str]] = {
@@ -199,9 +201,8 @@ def _above(record: BenchRecord, who: str) -> float | None:
     if who == "kernel":
         mine = [medians[record.kernel]]
     elif who == "empty epilogue":
-        mine = [x for name, x in medians.items() if name.endswith(who)]
+        mine = [x for name, x in medians.items() if name == empty.label(record.kernel)]
     else:
-        compiled = ("compile", "compile-halves", "max-autotune")
-        peers = compiled if who == "compile" else (who,)
+        peers = COMPILED if who == "compile" else (who,)
         mine = [medians[c.variant or c.peer] for c in record.compared if c.peer in peers]
     return (min(mine) / medians["cublas"] - 1) * 100 if mine and "cublas" in medians else None

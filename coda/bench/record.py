@@ -1,14 +1,17 @@
 """One benchmark as data: every sample, what was compared, where, and how.
 
 BenchRecord   frozen; JSON both ways; refuses numbers about speed for outputs that nobody checked
+now           the time of a measurement, as records have it
 environment   GPU, driver and versions of this process
 """
 
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import json
 import platform
+import re
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,6 +22,7 @@ from coda.bench.roofline import Floor
 from coda.bench.timing import NOISE, Timings, current_gpu
 
 FORMAT = "coda.bench/1"
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 DISTRIBUTIONS = (
     "triton",
     "quack-kernels",
@@ -99,12 +103,16 @@ class BenchRecord:
     """Peer -> why it was not measured."""
     environment: Mapping[str, str]
     protocol: Mapping[str, Any]
+    measured_at: str = ""
+    """UTC, like 2026-11-29T19:40:18Z, so that text sorts by age; empty in records from before it was written down."""
 
     def __post_init__(self) -> None:
         if not self.verified and (self.measured or self.compared):
             raise ValueError("speed of unverified outputs is not recorded")
         if self.verified and self.kernel not in {m.name for m in self.measured}:
             raise ValueError(f"the kernel {self.kernel!r} was not measured")
+        if self.measured_at and not TIME.fullmatch(self.measured_at):
+            raise ValueError(f"measured_at is {self.measured_at!r}: write it like 2026-11-29T19:40:18Z")
         for m in self.measured:
             if len(m.samples) < 3 or min(m.samples) <= 0:
                 raise ValueError(f"{m.name}: fewer than three samples, or one that is not positive")
@@ -165,6 +173,11 @@ def measured(
             )
         )
     return tuple(found)
+
+
+def now() -> str:
+    """For `measured_at`."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def environment() -> dict[str, str]:
