@@ -27,17 +27,15 @@ import hashlib
 import json
 import logging
 import math
-import os
 import pathlib
 import statistics
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any, Literal
 
-from coda import env
+from coda import env, files
 from coda.backends import registry
 from coda.errors import BackendUnavailable, CodaError, FormatError
 from coda.problem import Problem, Schedule
@@ -311,16 +309,7 @@ def write(entry: Entry) -> pathlib.Path:
     path = path_of(entry.key)
     path.parent.mkdir(parents=True, exist_ok=True)
     _sweep(path.parent)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(entry.to_json())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        pathlib.Path(temporary).unlink(missing_ok=True)
-        raise
+    files.write(path, entry.to_json())
     forget()
     return path
 

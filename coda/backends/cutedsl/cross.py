@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from coda import env
+from coda import env, files
 from coda.backends.cutedsl import configs
 from coda.errors import BadSchedule, CompileError
 from coda.problem import Problem, Schedule, TensorSpec
@@ -131,9 +131,7 @@ def main(folder: str) -> None:
         except Exception as error:
             answer |= {"error": str(error), "class": type(error).__name__}
     answer |= {"stages": list(stages[-1]) if stages else [], "shared_memory": max(shared, default=None)}
-    path = pathlib.Path(folder) / "answer.json"
-    path.with_suffix(".tmp").write_text(json.dumps(answer), encoding="utf-8")
-    os.replace(path.with_suffix(".tmp"), path)
+    files.write(pathlib.Path(folder) / "answer.json", json.dumps(answer))
 
 
 # machine code -------------------------------------------------------------------------------------------------------

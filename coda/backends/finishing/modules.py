@@ -16,24 +16,34 @@ import pathlib
 import re
 import sys
 import tempfile
+import threading
 from types import ModuleType
 
-from coda import env
+from coda import env, files
 from coda.errors import BackendUnavailable
 
 GENERATOR = 3
 """Raised with every change of generated code, of a tile or of the finisher."""
 
 
+_MAKING = threading.RLock()
+"""A module is among `sys.modules` before it is complete, since Triton looks for it there: nobody may find it so."""
+
+
 def module(text: str, name: str) -> ModuleType:
-    """The module with this text."""
+    """The module with this text, complete, whichever thread asks."""
     import triton
 
     key = hashlib.sha256(f"{GENERATOR} {triton.__version__}\n{text}".encode()).hexdigest()[:24]
     full = f"coda_triton_{key}"
-    if full in sys.modules:
-        return sys.modules[full]
-    path = _written(f"{re.sub('[^A-Za-z0-9_]', '_', name)[:40]}_{key}.py", text)
+    with _MAKING:
+        found = sys.modules.get(full)
+        if found is None:
+            found = _imported(full, _written(f"{re.sub('[^A-Za-z0-9_]', '_', name)[:40]}_{key}.py", text))
+        return found
+
+
+def _imported(full: str, path: pathlib.Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(full, path)
     assert spec is not None
     assert spec.loader is not None
@@ -49,16 +59,12 @@ def module(text: str, name: str) -> ModuleType:
 
 def _written(name: str, text: str) -> pathlib.Path:
     """The path of a file with this text, in the cache folder or, where that cannot be written, in a temporary one."""
-    for folder in (env.cache_dir() / "triton", pathlib.Path(tempfile.gettempdir()) / f"coda-triton-{os.getuid()}"):
-        path = folder / name
+    for place in (_cached, _temporary):
         try:
-            if path.is_file() and path.read_text(encoding="utf-8") == text:
-                return path
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            handle, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.replace(temporary, path)
+            folder = place()
+            path = folder / name
+            if not path.is_file() or path.read_text(encoding="utf-8") != text:
+                files.write(path, text)
         except OSError as error:
             last = error
             continue
@@ -68,3 +74,13 @@ def _written(name: str, text: str) -> pathlib.Path:
         got=str(last),
         hint="set CODA_CACHE_DIR to a folder of yours",
     )
+
+
+def _cached() -> pathlib.Path:
+    folder = env.cache_dir() / "triton"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return folder
+
+
+def _temporary() -> pathlib.Path:
+    return files.own(pathlib.Path(tempfile.gettempdir()), f"coda-triton-{os.getuid()}")
