@@ -1,7 +1,7 @@
 """Writing files that other processes read at any time.
 
-    write   at once or not at all: under another name, then renamed
-    own     a folder below a shared one that belongs to this user alone
+write   at once or not at all: under another name, then renamed
+own     a folder below a shared one that belongs to this user alone
 """
 
 from __future__ import annotations

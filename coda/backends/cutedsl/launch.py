@@ -30,7 +30,7 @@ from quack.gemm_config import GemmConfig
 from coda.backends.cutedsl import configs, finish, operators, private
 from coda.backends.cutedsl.lowering import FOLDS, PLACES, Lowered, Port, Sink, lower
 from coda.backends.finishing.anatomy import Anatomy
-from coda.errors import CompileError, DTypeUnsupported, Unsupported
+from coda.errors import CompileError, Unsupported
 from coda.problem import Problem, Schedule
 from coda.program import EpilogueProgram
 
@@ -255,7 +255,7 @@ class Runner:
             size = self.problem.m if name == "rows" else self.problem.n
             return lambda tensors: size
         if port.how == "scalar":
-            return functools.partial(_scalar, name, port.is_int)
+            return functools.partial(_scalar, name)
         if name in PLACES:
             return functools.partial(self._numbers, self._counts[name])
         if port.view:
@@ -294,21 +294,10 @@ def _aligned(x: Any) -> Any:
     return x if x.data_ptr() % 32 == 0 else x.clone()
 
 
-def _scalar(name: str, is_int: bool, tensors: Mapping[str, Any]) -> Any:
+def _scalar(name: str, tensors: Mapping[str, Any]) -> Any:
     """A number, or a 0-d tensor of the dtype that is read on the device."""
     value = tensors[name]
-    if isinstance(value, torch.Tensor):
-        if value.device.type == "cpu":
-            value = value.item()
-        elif not is_int:
-            return value.float()
-        elif value.dtype is torch.int32:
-            return value
-        else:
-            raise DTypeUnsupported(f"{name}: an int scalar on the device", got=str(value.dtype), expected="torch.int32")
-    if is_int and not -(2**31) <= value < 2**31:
-        raise Unsupported(f"{name}: integers are computed in 32 bits here", got=value)
-    return value
+    return value.float() if isinstance(value, torch.Tensor) else value
 
 
 def compile_error(name: str, error: Exception) -> Exception:

@@ -74,6 +74,8 @@ def _room(program: EpilogueProgram, problem: Problem) -> str:
 
 def _operands(problem: Problem, lowered: Lowered) -> str:
     for port in lowered.ports:
+        if port.how == "scalar" and port.is_int:  # any value may come, also as a tensor that only the device reads
+            return f"{port.operand} is an int scalar of 64 bits, and the epilogue computes integers in 32"
         if port.how in ("scalar", "count") or port.operand in PLACES:
             continue
         spec = problem.spec(port.operand)

@@ -8,12 +8,15 @@ import pytest
 
 import examples_curated
 from coda import Schedule, errors
+from coda.backends.registry import Support
 from coda.primitives import (
     ColVector,
     RowVector,
+    Scalar,
     Tile,
     cast,
     pair,
+    row_index,
     row_moments,
     row_sum,
     segment_sum,
@@ -148,6 +151,39 @@ def integer_product(acc, t: ColVector):
 )
 def test_programs(f, dtypes, words):
     assert words in reason(traced(f, **dtypes))
+
+
+def scalars(acc, s: Scalar, k: Scalar):
+    return {"y": where(rows_below(k), acc * s, 0.0)}
+
+
+def rows_below(k):
+    return row_index() < k
+
+
+def test_int_scalars_go_to_another_backend():
+    """Their values are no part of a problem: 2^40, or PyTorch's int64, would be refused at the launch, where nobody can choose."""
+    program = traced(scalars, k="int")
+    assert {o.name: o.dtype for o in program.operands} == {"s": "float", "k": "int"}
+    assert "k is an int scalar" in reason(program)
+    assert not reason(traced(scalars, k="float"))
+
+    def in_the_finisher(acc, k: Scalar):
+        return {"y": acc, "s": row_sum(acc) * (k % 7)}
+
+    assert not reason(traced(in_the_finisher, k="int"))  # Triton's, which takes 64 bits
+
+
+def test_auto_runs_what_this_backend_refuses(monkeypatch):
+    from coda import tune
+    from coda.backends import registry
+
+    for name in ("triton", "cutedsl"):
+        monkeypatch.setattr(type(registry.get(name)), "available", lambda self: Support(True))
+    monkeypatch.setattr(tune.schedules, "find", lambda *args, **more: None)
+    for dtype, chosen in (("float", "cutedsl"), ("int", "triton")):
+        program = traced(scalars, k=dtype)
+        assert tune.choose(program, Problem.example(program), None, None)[0].name == chosen
 
 
 def test_programs_without_a_gemm():

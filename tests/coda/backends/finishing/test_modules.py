@@ -12,8 +12,8 @@ import pytest
 
 pytest.importorskip("triton")
 
-from coda import files  # noqa: E402
-from coda.backends.finishing import modules  # noqa: E402
+from coda import files
+from coda.backends.finishing import modules
 
 pytestmark = pytest.mark.interp
 
@@ -94,7 +94,8 @@ def test_a_temporary_folder_that_others_can_write_is_not_used(
             only_temporary.chmod(0o777)
         else:
             name = only_temporary.name
-            monkeypatch.setattr(files.os, "getuid", lambda uid=os.getuid(): uid + 1)
+            other = os.getuid() + 1
+            monkeypatch.setattr(files.os, "getuid", lambda: other)
             monkeypatch.setattr(modules, "_temporary", lambda: files.own(only_temporary.parent, name))
     if how != "file":
         (only_temporary / "x.py").write_text(text)  # the right text now, and whatever they like later
