@@ -196,7 +196,9 @@ def measure(
 ) -> Sweep:
     """Every job that is wanted and, where it is resumed, not settled in the log. Raises `BenchUnavailable`."""
     keyed = {key_of(job, options, where.environment): job for job in wanted}
-    todo = [job for key, job in keyed.items() if not (resume and log.settled(key))]
+    wanting = {key: job for key, job in keyed.items() if not (resume and log.settled(key))}
+    # what has failed before comes last: it may break the GPU for everything behind it
+    todo = [wanting[key] for key in sorted(wanting, key=lambda key: resume and key in log.results)]
 
     def done(result: Result) -> None:
         log.add(result)

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from . import charts, duels
-from .duels import ALL, Duel, Row, Side, Tally
-from .leaderboard import SIDE_NAMES, Board
+from .duels import ALL, SIDE_NAMES, Duel, Row, Side, Tally
+from .leaderboard import Board
 
 TEMPLATES = Path(__file__).with_name("templates")
 BEHIND = 0.95
 """Below this ratio against people a setting is named."""
-WORDS = {"faster": "faster", "slower": "slower", "no difference": "no difference", "same program": "same program"}
 SECTIONS = (
     ("standings", "Standings"),
     ("times", "Times"),

@@ -14,9 +14,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from .duels import SIDES, Row, Side, size_key
+from .duels import SIDE_NAMES, SIDES, Row, Side, size_key
 
-NAMES: Mapping[Side, str] = {"llm": "LLM", "human": "human", "project": "project", "compile": "compile"}
+NAMES: Mapping[Side, str] = {**SIDE_NAMES, "compile": "compile"}
+"""Short enough for a label."""
 WIDTH = 340.0
 LABELS = 66.0
 """Of the names left of the bars."""

@@ -7,7 +7,7 @@
 A number is shown only with the record it comes from. Two kernels measured in one run are compared by their times; measured in
 different runs, only by their ratios to a peer that both ran against, because clocks differ between runs. Equal digests are *the
 same program*, whatever the texts look like, and are compared as such. A difference counts where it lies beyond the noise floor
-and the intervals of both runs. Nothing is measured here.
+and the intervals of both runs (`ratios`). Nothing is measured here.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import authored_kernels
 import examples_curated
+from coda.bench.peers import COMPILED
 from coda.bench.record import BenchRecord
 from coda.bench.timing import NOISY
 from coda.errors import CodaError
@@ -29,14 +30,12 @@ from ..errors import KernelDamaged, UnknownSubject, UnknownTask
 from . import measured
 from . import shelves as kernels
 from .measured import Measurements
+from .ratios import DEFAULT, Between, between, current, newest, protocol
 from .reviews import recorded_digest
 from .shelves import Kept
 
 Author = Literal["human", "project", "llm"]
-COMPILED = ("compile", "compile-halves", "max-autotune")
-"""Modes of torch.compile; of several the fastest counts."""
-COMMON = ("max-autotune", "compile", "eager", "cublas")
-"""Peers through which two runs are compared, best first."""
+EXAMPLES = "examples_curated/"
 
 
 @dataclass(frozen=True)
@@ -130,8 +129,9 @@ def _subjects(text: str, folders: tuple[Path, ...], runs: Path) -> list[Subject]
     try:
         card = task.find(text)
     except UnknownTask as unknown:
-        if text in examples_curated.catalog():
-            return [of_example(text)]
+        name = text.removeprefix(EXAMPLES)
+        if name in examples_curated.catalog():
+            return [of_example(name)]
         try:
             return [of_kept(kernels.find(text, folders=folders, runs=runs))]
         except UnknownSubject as error:
@@ -154,9 +154,9 @@ def of_example(example_id: str) -> Subject:
     try:
         digest = examples_curated.load(example_id).program.digest
     except CodaError as error:
-        return Subject(f"examples_curated/{example_id}", example_id, "project", "curated here", "", trouble=error.what)
+        return Subject(f"{EXAMPLES}{example_id}", example_id, "project", "curated here", "", trouble=error.what)
     found = measured.of_example(digest)
-    return Subject(f"examples_curated/{example_id}", example_id, "project", "curated here", digest, found)
+    return Subject(f"{EXAMPLES}{example_id}", example_id, "project", "curated here", digest, found)
 
 
 def of_kept(kept: Kept) -> Subject:
@@ -181,7 +181,7 @@ def _of_entry(entry: authored_kernels.Entry) -> Subject:
 
 def compare(subjects: Sequence[Subject]) -> Comparison:
     """One table, and sentences for what is not in it."""
-    rows = tuple(_row(s, record) for s in subjects for record in s.found.records)
+    rows = tuple(_row(s, record) for s in subjects for record in current(s.found.records).values())
     return Comparison(
         subjects=tuple(subjects),
         rows=tuple(sorted(rows, key=lambda r: (r.gpu, r.shape, r.dtype, r.kernel))),
@@ -200,6 +200,7 @@ def _row(subject: Subject, record: BenchRecord) -> Row:
     best_mode = max((words[n] for n in COMPILED if n in words), key=lambda c: c.ratio, default=None)
     top = record.best_peer
     verdict = f"SUSPECT: {record.suspicion}" if record.suspicion else (top.word if top else "no peer")
+    how = f"protocol {protocol(record)}" if protocol(record) != DEFAULT else ""
     noisy = mine.p20 > 0 and mine.p80 / mine.p20 > NOISY
     return Row(
         kernel=subject.id,
@@ -214,7 +215,7 @@ def _row(subject: Subject, record: BenchRecord) -> Row:
         compiled=f"×{best_mode.ratio:.3f}" if best_mode else "not measured",
         best_peer=f"{top.peer} ×{top.ratio:.3f}" if top else "none",
         floor=f"{record.floor.seconds / mine.median:.0%}",
-        verdict=f"{verdict}, NOISY" if noisy else verdict,
+        verdict=", ".join(text for text in (verdict, "NOISY" if noisy else "", how) if text),
     )
 
 
@@ -228,10 +229,11 @@ def _same(subjects: Sequence[Subject]) -> Iterator[tuple[str, ...]]:
 
 def _verdicts(subjects: Sequence[Subject]) -> Iterator[str]:
     for subject in subjects:
-        for record in subject.found.records:
+        for (_, how), record in current(subject.found.records).items():
             top = record.best_peer
             if top is not None and not record.suspicion:
                 where = f"{measured.shape(record.dims)}, {record.dtype}, {measured.gpu(record)}"
+                where += f", protocol {how}" if how != DEFAULT else ""
                 yield f"{where}: {subject.id} is {_against(top.word)} {top.peer}, the best measured peer (×{top.ratio:.3f} of its time)"
     for at, one in enumerate(subjects):
         for two in subjects[at + 1 :]:
@@ -240,57 +242,32 @@ def _verdicts(subjects: Sequence[Subject]) -> Iterator[str]:
 
 
 def _pair(one: Subject, two: Subject) -> Iterator[str]:
-    for found in shared(one, two):
+    for pair in shared(one, two):
+        found, where = pair.found, f"{pair.shape}, {pair.dtype}, {pair.gpu}"
         ratio = f"×{found.ratio:.3f} of its time, {found.low:.3f} to {found.high:.3f}"
-        where = f"{found.shape}, {found.dtype}, {found.gpu}"
         yield f"{where}: {one.id} is {_against(found.word)} {two.id} ({ratio}, through {found.peer} of either run)"
 
 
 @dataclass(frozen=True)
 class Shared:
-    """Two kernels in a setting in which both were measured: time of one over time of the other, by their runs' ratios to a peer."""
+    """Two kernels in a setting in which both were measured: time of one over time of the other."""
 
     gpu: str
     shape: str
     dtype: str
-    peer: str
-    """What ties the runs together."""
-    ratio: float
-    low: float
-    high: float
-    """From the intervals of either run's ratio: as far apart as those allow."""
-    floor: float
-    """The larger noise floor of the two runs."""
-
-    @property
-    def word(self) -> str:
-        """The rule of a single run (`coda.bench.timing.compare`): only what lies beyond noise and interval is a difference."""
-        return "faster" if self.high < 1 - self.floor else "slower" if self.low > 1 + self.floor else "no difference"
+    found: Between
 
 
 def shared(one: Subject, two: Subject) -> Iterator[Shared]:
     """Every setting in which both were measured beside a common peer."""
-    theirs = {_setting(r): r for r in two.found.records}
-    for mine in one.found.records:
-        other = theirs.get(_setting(mine))
+    theirs = newest(two.found.records)
+    for at, mine in newest(one.found.records).items():
+        other = theirs.get(at)
         if other is None or mine.suspicion or other.suspicion:
             continue
-        names = {m.name for m in mine.measured} & {m.name for m in other.measured}
-        peer = next((name for name in COMMON if name in names), None)
-        if peer is not None:
-            (a, a_low, a_high), (b, b_low, b_high) = _to_peer(mine, peer), _to_peer(other, peer)
-            floor = max(mine.noise_floor, other.noise_floor)
-            yield Shared(*_setting(mine), peer, a / b, a_low / b_high, a_high / b_low, floor)
-
-
-def _to_peer(record: BenchRecord, peer: str) -> tuple[float, float, float]:
-    """The kernel's time over the peer's, with its interval: that of the run's pairs, or, for the ceiling, which a run does not
-    compare with, that of the two medians."""
-    paired = next((c for c in record.compared if c.peer == peer), None)
-    if paired is not None:
-        return paired.ratio, paired.low, paired.high
-    mine, theirs = record.of(record.kernel), record.of(peer)
-    return mine.median / theirs.median, mine.low / theirs.high, mine.high / theirs.low
+        found = between(mine, mine.of(mine.kernel), other, other.of(other.kernel))
+        if found is not None:
+            yield Shared(*at, found)
 
 
 def regression(subjects: Sequence[Subject], percent: float) -> tuple[list[str], bool]:
@@ -300,11 +277,11 @@ def regression(subjects: Sequence[Subject], percent: float) -> tuple[list[str], 
     for other in rest:
         if first.digest and first.digest == other.digest:
             compared = True
-        for found in shared(first, other):
+        for pair in shared(first, other):
             compared = True
-            if found.ratio > 1 + percent / 100:
-                where = f"{found.shape}, {found.dtype}, {found.gpu}"
-                slower.append(f"{first.id} takes ×{found.ratio:.3f} of the time of {other.id} at {where}")
+            if pair.found.ratio > 1 + percent / 100:
+                where = f"{pair.shape}, {pair.dtype}, {pair.gpu}"
+                slower.append(f"{first.id} takes ×{pair.found.ratio:.3f} of the time of {other.id} at {where}")
     return slower, compared
 
 
@@ -316,7 +293,10 @@ def _not_measured(subjects: Sequence[Subject]) -> Iterator[str]:
             yield f"{subject.id}: no GPU benchmark of this kernel is recorded"
         for sentence in subject.found.set_aside:
             yield f"{subject.id}: set aside: {sentence}"
-        for record in subject.found.records:
+        counting = current(subject.found.records).values()
+        if older := len(subject.found.records) - len(counting):
+            yield f"{subject.id}: {older} older record(s) of the same settings are not shown"
+        for record in counting:
             for peer, why in record.absent.items():
                 yield f"{subject.id} at {measured.shape(record.dims)}: {peer}: {why}"
     if not any(s.author == "human" for s in subjects):
@@ -336,10 +316,6 @@ def _peers(subjects: Sequence[Subject]) -> Iterator[dict[str, str]]:
         for timing in measured.timings(subject.found):
             if timing.against:
                 yield {"beside": subject.id, **timing.shown()}
-
-
-def _setting(record: BenchRecord) -> tuple[str, str, str]:
-    return measured.gpu(record), measured.shape(record.dims), record.dtype
 
 
 def _against(word: str) -> str:

@@ -13,8 +13,8 @@ counts, for every side alike.
 
 A row is anchored in one run. What was measured in another run only is carried over by its ratio to a peer of both, with the
 intervals of both, and is marked: clocks differ between runs. Equal digests are the same program, which nobody wins. A record that
-needs a person's look (`SUSPECT`) is shown and wins nothing. Neighbours: `leaderboard` does this for the whole bank, `compare` for
-kernels that a person names.
+needs a person's look (`SUSPECT`) is shown and wins nothing. Neighbours: `ratios` has the rules, `leaderboard` does this for the whole
+bank, `compare` for kernels that a person names.
 """
 
 from __future__ import annotations
@@ -24,15 +24,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from coda.bench.peers import COMPILED
 from coda.bench.record import BenchRecord, Measured
 from coda.bench.timing import NOISE
 
 from . import measured
-from .compare import COMMON, COMPILED, Subject
+from .compare import Subject
+from .ratios import Setting, between, common, newest, within, word
 
 Side = Literal["llm", "human", "project", "compile"]
 Word = Literal["faster", "slower", "no difference", "same program"]
 SIDES: tuple[Side, ...] = ("llm", "human", "project", "compile")
+SIDE_NAMES: dict[Side, str] = {"llm": "LLM", "human": "human", "project": "project", "compile": "torch.compile"}
 CEILING = "cublas"
 SMALL_M = 4096
 """Fewer rows than this are a family of sizes of their own: the GEMM does not fill the GPU."""
@@ -89,7 +92,7 @@ class Row:
     same_program: bool
     """Whether the model's kernel is the curated one."""
     suspicion: tuple[str, ...]
-    """Of either kernel's record."""
+    """Of the kernels' records."""
     notes: tuple[str, ...]
     """What was measured and could not be put beside the rest."""
 
@@ -142,6 +145,11 @@ class _Entry:
     def of(cls, subject: Subject, record: BenchRecord) -> _Entry:
         return cls(subject.id, record, record.of(record.kernel))
 
+    @property
+    def doubtful(self) -> bool:
+        """Whether this is a kernel whose time is beyond belief. What else ran beside such a kernel is not in doubt."""
+        return bool(self.record.suspicion) and self.variant.name == self.record.kernel
+
 
 # rows -----------------------------------------------------------------------------------------------------------------
 
@@ -149,7 +157,7 @@ class _Entry:
 def rows_of(task: str, kept: Sequence[Subject], example: Subject | None) -> Iterator[Row]:
     """One row per setting in which a kernel of the task was measured."""
     subjects = [*kept, *([example] if example is not None else [])]
-    for setting in dict.fromkeys(_setting(r) for s in subjects for r in s.found.records):
+    for setting in dict.fromkeys(at for s in subjects for at in newest(s.found.records)):
         model = _best(_of_models(kept, example, setting))
         own = _best(_Entry.of(example, r) for r in _at(example, setting)) if example is not None else None
         people = [_Entry.of(s, r) for s in kept if s.author == "human" for r in _at(s, setting)]
@@ -158,18 +166,14 @@ def rows_of(task: str, kept: Sequence[Subject], example: Subject | None) -> Iter
             yield _row(task, anchor, model, own, people, same=_same(kept, example, model))
 
 
-def _setting(record: BenchRecord) -> tuple[str, str, str]:
-    return measured.gpu(record), measured.shape(record.dims), record.dtype
+def _at(subject: Subject, setting: Setting) -> Iterator[BenchRecord]:
+    """The subject's record of this setting that counts."""
+    record = newest(subject.found.records).get(setting)
+    if record is not None:
+        yield record
 
 
-def _at(subject: Subject, setting: tuple[str, str, str]) -> Iterator[BenchRecord]:
-    """The subject's record of this setting; of several the one with the most variants beside it, then the last."""
-    found = [r for r in subject.found.records if _setting(r) == setting]
-    if found:
-        yield max(reversed(found), key=lambda r: len(r.measured))
-
-
-def _of_models(kept: Sequence[Subject], example: Subject | None, setting: tuple[str, str, str]) -> Iterator[_Entry]:
+def _of_models(kept: Sequence[Subject], example: Subject | None, setting: Setting) -> Iterator[_Entry]:
     """Every model's kernel here. One that is the curated program was measured where that was."""
     for subject in kept:
         if subject.author == "llm":
@@ -223,15 +227,15 @@ def _row(
         duels=tuple(_duels(model, own, runs, people, same=same)),
         same_program=same,
         suspicion=tuple(
-            dict.fromkeys(f"{e.who}: {e.record.suspicion}" for e in (model, own) if e and e.record.suspicion)
+            dict.fromkeys(f"{e.who}: {e.record.suspicion}" for e in (model, own, *people) if e and e.doubtful)
         ),
         notes=tuple(notes),
     )
 
 
 def _opponents(anchor: BenchRecord, runs: Sequence[BenchRecord], people: Sequence[_Entry]) -> dict[Side, _Entry]:
-    """The best human kernel and torch.compile's best mode. A peer may have raced with several candidates; it counts where it ran
-    beside the anchor, else where it ran."""
+    """The best human kernel, one beyond belief only where there is no other, and torch.compile's best mode. A peer may have raced
+    with several candidates; it counts where it ran beside the anchor, else where it ran."""
     found: dict[Side, dict[str, list[_Entry]]] = {"human": {e.who: [e] for e in people}, "compile": {}}
     for record in sorted(runs, key=lambda r: r is not anchor):  # stable: the anchor's own first
         here: dict[tuple[Side, str], list[_Entry]] = {}
@@ -244,9 +248,9 @@ def _opponents(anchor: BenchRecord, runs: Sequence[BenchRecord], people: Sequenc
             found[side].setdefault(peer, entries)
     best: dict[Side, _Entry] = {}
     for side, named in found.items():
-        fit = [(time.us, e) for entries in named.values() for e in entries if (time := carried(anchor, e)) is not None]
+        fit = [(t.us, e) for entries in named.values() for e in entries if (t := carried(anchor, e)) is not None]
         if fit:
-            best[side] = min(fit, key=lambda pair: pair[0])[1]
+            best[side] = min(fit, key=lambda pair: (pair[1].doubtful, pair[0]))[1]
     return best
 
 
@@ -258,29 +262,12 @@ def carried(anchor: BenchRecord, entry: _Entry) -> Time | None:
     if entry.record is anchor:
         m = entry.variant
         return Time(entry.who, m.median * 1e6, m.low * 1e6, m.high * 1e6)
-    peer = _common(anchor, entry.record)
+    peer = common(anchor, entry.record)
     if peer is None:
         return None
-    ratio, low, high = _ratio(entry.record, entry.variant, entry.record.of(peer))
-    here = anchor.of(peer)
-    return Time(entry.who, ratio * here.median * 1e6, low * here.low * 1e6, high * here.high * 1e6, through=peer)
-
-
-def _common(one: BenchRecord, two: BenchRecord) -> str | None:
-    names = {m.name for m in one.measured} & {m.name for m in two.measured}
-    return next((name for name in COMMON if name in names), None)
-
-
-def _ratio(record: BenchRecord, mine: Measured, theirs: Measured) -> tuple[float, float, float]:
-    """Time over time within one run: of the run's pairs where it compared these two, else of the two medians."""
-    if mine.name == theirs.name:
-        return 1.0, 1.0, 1.0
-    for first, second, turned in ((mine, theirs, False), (theirs, mine, True)):
-        paired = next((c for c in record.compared if (c.variant or c.peer) == second.name), None)
-        if paired is not None and first.name == record.kernel:
-            found = (paired.ratio, paired.low, paired.high)
-            return (1 / found[0], 1 / found[2], 1 / found[1]) if turned else found
-    return mine.median / theirs.median, mine.low / theirs.high, mine.high / theirs.low
+    found, here = within(entry.record, entry.variant, entry.record.of(peer)), anchor.of(peer)
+    us, low, high = found.ratio * here.median, found.low * here.low, found.high * here.high
+    return Time(entry.who, us * 1e6, low * 1e6, high * 1e6, through=peer)
 
 
 def _duels(
@@ -288,12 +275,12 @@ def _duels(
 ) -> Iterator[Duel]:
     """The model's kernel against every side, and the curated one against those that neither is."""
     for side, entry in (("llm", model), ("project", own)):
-        if entry is None or entry.record.suspicion:
+        if entry is None or entry.doubtful:
             continue
         for against, other in _opponents(entry.record, runs, people).items():
             if (found := _duel(side, entry, against, other)) is not None:  # type: ignore[arg-type]
                 yield found
-        if side == "llm" and own is not None and not own.record.suspicion:
+        if side == "llm" and own is not None and not own.doubtful:
             if same:
                 yield Duel("llm", "project", 1.0, 1.0, 1.0, "same program")
             elif (found := _duel("llm", entry, "project", own)) is not None:
@@ -303,20 +290,17 @@ def _duels(
 def _duel(side: Side, entry: _Entry, against: Side, other: _Entry) -> Duel | None:
     """The rule of a single run (`coda.bench.timing.compare`) on its own word, or on intervals carried over."""
     record = entry.record
+    if other.doubtful:
+        return None
     if other.record is record:
-        ratio, low, high = _ratio(record, entry.variant, other.variant)
+        mine = within(record, entry.variant, other.variant)
         said = next((c.word for c in record.compared if (c.variant or c.peer) == other.variant.name), None)
-        floor = record.noise_floor
-    else:
-        peer = _common(record, other.record)
-        if peer is None:
-            return None
-        mine, m_low, m_high = _ratio(record, entry.variant, record.of(peer))
-        theirs, t_low, t_high = _ratio(other.record, other.variant, other.record.of(peer))
-        ratio, low, high = mine / theirs, m_low / t_high, m_high / t_low
-        said, floor = None, max(record.noise_floor, other.record.noise_floor)
-    word = said or ("faster" if high < 1 - floor else "slower" if low > 1 + floor else "no difference")
-    return Duel(side, against, 1 / ratio, 1 / high, 1 / low, word)  # type: ignore[arg-type]
+        told = said or word(mine.low, mine.high, record.noise_floor)
+        return Duel(side, against, 1 / mine.ratio, 1 / mine.high, 1 / mine.low, told)  # type: ignore[arg-type]
+    found = between(record, entry.variant, other.record, other.variant)
+    if found is None:
+        return None
+    return Duel(side, against, 1 / found.ratio, 1 / found.high, 1 / found.low, found.word)
 
 
 # sizes and sums -------------------------------------------------------------------------------------------------------

@@ -30,10 +30,9 @@ from . import compare as comparing
 from . import shelves as kernels
 from .campaigns import Authoring
 from .compare import Subject
-from .duels import ALL, Row, Side, Tally
+from .duels import ALL, SIDE_NAMES, Row, Side, Tally
 from .shelves import Kept
 
-SIDE_NAMES: dict[Side, str] = {"llm": "LLM", "human": "human", "project": "project", "compile": "torch.compile"}
 SHOWN = 3
 """How many of the best and of the worst the README names."""
 MOST = 6

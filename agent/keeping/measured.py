@@ -93,15 +93,15 @@ def records(value: Any, *, depth: int = 0) -> Iterator[BenchRecord | str]:
 
 
 def of_kernel(kept: Kept, verdict: Verdict | None, digest: str) -> Measurements:
-    """Records of a kernel's program: of the verdict, and of the files in its folder."""
+    """Records of a kernel's program: of the files in its folder, the likely oldest first, and of the fresh verdict."""
     sources: list[tuple[str, Any]] = []
-    if verdict is not None:
-        sources.append(("the bench gate", verdict.gate("bench").evidence))
-    sources += [(f"bench/{name}.json", value) for name, value in kept.benches.items()]
     for name in ("verdict.json", "bench.json"):
         value = kept.record(name)
         if value is not None:
             sources.append((name, value))
+    sources += [(f"bench/{name}.json", value) for name, value in kept.benches.items()]
+    if verdict is not None:
+        sources.append(("the bench gate", verdict.gate("bench").evidence))
     return _belonging(sources, digest)
 
 

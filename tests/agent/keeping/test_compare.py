@@ -20,6 +20,7 @@ pytestmark = pytest.mark.null
 
 
 DIGEST = support.program().digest
+LATER = "2026-11-30T00:00:00Z"
 
 
 def subject(name: str, digest: str, *records: dict[str, Any], author: str = "llm") -> Subject:
@@ -161,7 +162,8 @@ def test_a_ceiling_ties_two_runs_by_its_median_and_interval() -> None:
         subject(n, n * 64, support.bench_record(n * 64, us=us, peers={"cublas": 90.0}))
         for n, us in (("1", 100.0), ("2", 101.0))
     )
-    (found,) = comparing.shared(one, two)  # every median of the records is known to ±1 %
+    (pair,) = comparing.shared(one, two)  # every median of the records is known to ±1 %
+    found = pair.found
     assert (found.peer, found.word) == ("cublas", "no difference")
     assert found.ratio == pytest.approx(100 / 101)
     assert (found.low, found.high) == pytest.approx((found.ratio * 0.99**2 / 1.01**2, found.ratio * 1.01**2 / 0.99**2))
@@ -226,6 +228,32 @@ def test_deep_json_is_bounded() -> None:
     for _ in range(50):
         value = {"x": [value]}
     assert list(measured.records(value)) == []
+
+
+def test_a_fresh_record_takes_the_place_of_the_verdicts_and_that_is_said(tmp_path: Path) -> None:
+    """Even with fewer peers beside it, and wherever either lies."""
+    kept = support.keep_one(tmp_path, bench=[support.bench_record(DIGEST, us=100.0)])
+    support.add_bench(kept, {**support.bench_record(DIGEST, us=80.0, peers={"compile": 120.0}), "measured_at": LATER})
+    found = compare([of_kept(read(kept.folder))])
+    assert [row.us for row in found.rows] == ["80.0 (79.2 to 80.8)"]
+    assert "rms_scale/demo: 1 older record(s) of the same settings are not shown" in found.not_measured
+    assert not any("×0.833" in line for line in found.verdicts)
+
+
+def test_another_protocol_is_a_row_of_its_own_and_is_compared_with_nothing() -> None:
+    usual = support.bench_record(DIGEST, us=100.0)
+    paper = {**support.bench_record(DIGEST, us=50.0), "protocol": {"name": "paper", "rounds": 30}, "measured_at": LATER}
+    mine = subject("one", DIGEST, usual, paper)
+    other = subject("two", "2" * 64, support.bench_record("2" * 64, us=100.0))
+    assert [row.verdict for row in compare([mine]).rows] == ["faster", "faster, protocol paper"]
+    (pair,) = comparing.shared(mine, other)
+    assert pair.found.ratio == pytest.approx(1.0)
+    assert list(comparing.shared(subject("three", DIGEST, paper), other)) == []
+
+
+def test_an_example_is_known_by_the_id_that_tables_give_it(tmp_path: Path) -> None:
+    support.keep_one(tmp_path)
+    assert [s.id for s in gathered(tmp_path, "examples_curated/rms_scale")] == ["examples_curated/rms_scale"]
 
 
 # threshold ------------------------------------------------------------------------------------------------------------

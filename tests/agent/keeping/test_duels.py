@@ -139,6 +139,39 @@ def test_a_human_kernel_of_the_projects_run_stands_in_where_the_models_run_had_n
     assert row.duel("project", "human").ratio == pytest.approx(180 / 190)
 
 
+def test_a_persons_kernel_beyond_belief_wins_nothing_either() -> None:
+    doubtful = subject(
+        "rms_scale/p", "human", "4" * 64, rec("4" * 64, {"triton": 10, "compile": 120}, suspicion="below the floor")
+    )
+    model = llm({"triton": 100, "compile": 120})
+    row = only([model, doubtful], own({"triton": 110, "compile": 120}))
+    assert [(d.subject, d.against) for d in row.duels if "human" in (d.subject, d.against)] == []
+    assert row.times["human"].who == "rms_scale/p"  # shown
+    assert row.suspicion == ("rms_scale/p: below the floor",)
+    believable = subject("rms_scale/q", "human", "5" * 64, rec("5" * 64, {"triton": 105, "compile": 120}))
+    row = only([model, doubtful, believable])
+    assert row.times["human"].who == "rms_scale/q"
+    assert row.duel("llm", "human").word == "faster"
+
+
+def test_only_the_default_protocol_anchors_a_row_or_is_carried_over() -> None:
+    paper = rec(LLM, {"triton": 50, "compile": 120, "quack": 60, "cublas": 90})
+    paper["protocol"]["name"] = "paper"
+    usual = rec(LLM, {"triton": 100, "compile": 120})
+    (row,) = rows_of("rms_scale", [subject("rms_scale/m", "llm", LLM, usual, paper)], None)
+    assert (row.times["llm"].us, set(row.times)) == (pytest.approx(100), {"llm", "compile"})
+    alone = subject("rms_scale/m", "llm", LLM, paper)
+    (row,) = rows_of("rms_scale", [alone], own({"triton": 100, "compile": 120}))
+    assert set(row.times) == {"project", "compile"}
+
+
+def test_the_newest_record_counts_even_with_fewer_variants() -> None:
+    old = rec(LLM, {"triton": 100, "compile": 120, "quack": 99, "cublas": 90})
+    fresh = {**rec(LLM, {"triton": 80, "compile": 120}), "measured_at": "2026-11-30T00:00:00Z"}
+    for order in ((old, fresh), (fresh, old)):
+        assert only([subject("rms_scale/m", "llm", LLM, *order)]).times["llm"].us == pytest.approx(80)
+
+
 def test_settings_are_not_mixed() -> None:
     kept = subject(
         "rms_scale/m",
