@@ -90,7 +90,8 @@ def prepare(
 def _compiled(
     program: EpilogueProgram, bound: Bound, backend: str | None, config: Schedule | None
 ) -> tuple[Backend, Artifact]:
-    chosen, schedule = choose(program, bound.problem, backend, config)
+    where = bound.tensors[f"out.{bound.outputs[0]}"].device.index
+    chosen, schedule = choose(program, bound.problem, backend, config, where)
     key = (chosen.name, program.digest, bound.problem, schedule)
     artifact = _artifacts.get(key)
     if artifact is None:

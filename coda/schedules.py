@@ -70,7 +70,7 @@ class Key:
     """Digest."""
     problem: Problem
     gpu: str
-    """Its name: two products of one architecture differ in multiprocessors, clocks and memory."""
+    """Name of the one that the tensors are on: two products of one architecture differ in multiprocessors, clocks, memory."""
     versions: tuple[tuple[str, str], ...]
     """Of the compilers, of CUDA, and of each backend's generator and list of candidates."""
 
@@ -92,32 +92,31 @@ class Key:
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
 
 
-def key_of(program: EpilogueProgram, problem: Problem) -> Key | None:
-    """The key on this machine; None where there is no GPU of the problem's architecture."""
-    gpu = gpu_name(problem.arch)
+def key_of(program: EpilogueProgram, problem: Problem, device: int | None = None) -> Key | None:
+    """The key on a GPU of this machine, the current one where none is named; None where it is not of the problem's
+    architecture."""
+    gpu = gpu_name(problem.arch, device)
     return None if gpu is None else Key(program.digest, problem, gpu, versions())
 
 
-def gpu_name(arch: str | None) -> str | None:
-    """Name of the current GPU, if it is of this architecture; "CPU" without one."""
+def gpu_name(arch: str | None, device: int | None = None) -> str | None:
+    """Name of a GPU, the current one where none is named, if it is of this architecture; "CPU" without one."""
     if arch is None:
         return "CPU"
     import torch
 
     if not torch.cuda.is_available():
         return None
-    return _device_name(arch, torch.cuda.current_device())
+    name, its = _device(torch.cuda.current_device() if device is None else device)
+    return name if its == arch else None
 
 
 @functools.cache
-def _device_name(arch: str, current: int) -> str | None:
-    """Of the current device, or of the first other one that has the architecture: tensors may lie there."""
+def _device(index: int) -> tuple[str, str]:
+    """Name and architecture."""
     import torch
 
-    for index in dict.fromkeys((current, *range(torch.cuda.device_count()))):
-        if "sm_{}{}".format(*torch.cuda.get_device_capability(index)) == arch:
-            return str(torch.cuda.get_device_name(index))
-    return None
+    return str(torch.cuda.get_device_name(index)), "sm_{}{}".format(*torch.cuda.get_device_capability(index))
 
 
 def versions() -> tuple[tuple[str, str], ...]:
@@ -263,14 +262,17 @@ _found: dict[Any, Entry | None] = {}
 _warned: list[str] = []
 
 
-def find(program: EpilogueProgram, problem: Problem) -> Entry | None:
-    """The entry of a program on a problem on this machine. A file is looked for once per process; a damaged one is ignored."""
-    memo = (program.digest, problem, env.cache_dir())
+def find(program: EpilogueProgram, problem: Problem, device: int | None = None) -> Entry | None:
+    """The entry of a program on a problem on a GPU of this machine, the current one where none is named. A file is looked for
+    once per process; a damaged one is ignored."""
+    gpu = gpu_name(problem.arch, device)
+    if gpu is None:
+        return None
+    memo = (program.digest, problem, gpu, env.cache_dir())
     if memo not in _found:
         if len(_found) >= MAX_KEPT:  # sizes that never come again, from a program that meets many
             _found.clear()
-        key = key_of(program, problem)
-        _found[memo] = None if key is None else read(key)
+        _found[memo] = read(Key(program.digest, problem, gpu, versions()))
     return _found[memo]
 
 
@@ -328,7 +330,7 @@ def forget() -> None:
 
 
 @contextlib.contextmanager
-def tuning(key: Key, *, timeout_s: float) -> Iterator[bool]:
+def turn_to_tune(key: Key, *, timeout_s: float) -> Iterator[bool]:
     """Hold the right to tune a key, across processes; yields whether it was had in time. Readers never wait for it."""
     import filelock
 

@@ -36,9 +36,13 @@ NARROW = 256
 
 
 def choose(
-    program: EpilogueProgram, problem: Problem, backend: str | None, config: Schedule | None
+    program: EpilogueProgram,
+    problem: Problem,
+    backend: str | None,
+    config: Schedule | None,
+    device: int | None = None,
 ) -> tuple[Backend, Schedule]:
-    """Backend and schedule of a call.
+    """Backend and schedule of a call whose tensors are on this GPU, the current one where none is named.
 
     Raises `UnknownBackend`, `BackendUnavailable` or `Unsupported` for a backend that was named, and `BadSchedule` for a
     `config` of another backend.
@@ -53,16 +57,16 @@ def choose(
             )
         log.debug("%s: the call's own schedule: %s", program.name, config)
         return chosen, config
-    known = None if name == "reference" else _measured(program, problem)
+    known = None if name == "reference" else _measured(program, problem, device)
     chosen = _auto(program, problem, known) if name == "auto" else _named(name, program, problem)
     if chosen.name == "reference":  # which has none
         return chosen, chosen.default_schedule(program, problem)
     return chosen, _schedule(chosen, program, problem, known)
 
 
-def _measured(program: EpilogueProgram, problem: Problem) -> Entry | None:
+def _measured(program: EpilogueProgram, problem: Problem, device: int | None) -> Entry | None:
     """On a CPU nothing is fast enough to be worth a look at a file."""
-    return None if problem.arch is None else schedules.find(program, problem)
+    return None if problem.arch is None else schedules.find(program, problem, device)
 
 
 def _schedule(backend: Backend, program: EpilogueProgram, problem: Problem, known: Entry | None) -> Schedule:

@@ -253,7 +253,7 @@ class _Run:
         """While nobody else tunes this key or measures on this GPU."""
         assert self.contest is not None
         key, wait = self.contest.key, self.how.limits.wait
-        with schedules.tuning(key, timeout_s=wait) as mine, contextlib.ExitStack() as held:
+        with schedules.turn_to_tune(key, timeout_s=wait) as mine, contextlib.ExitStack() as held:
             if not mine:
                 return Outcome(self.job, "failed", reason=f"another process has been tuning it for {wait:g} s")
             known = self._meanwhile(key)

@@ -148,7 +148,7 @@ def test_a_file_is_looked_for_once(monkeypatch):
     looks = []
     real = schedules.read
     monkeypatch.setattr(schedules, "read", lambda key: looks.append(key) or real(key))
-    monkeypatch.setattr(schedules, "gpu_name", lambda arch: "Fake GPU")
+    monkeypatch.setattr(schedules, "gpu_name", lambda arch, device=None: "Fake GPU")
     p = problem(arch="sm_90")
     assert schedules.find(plus.program, p) is None
     assert schedules.find(plus.program, p) is None
@@ -162,8 +162,30 @@ def test_a_file_is_looked_for_once(monkeypatch):
 
 def test_without_a_gpu_of_the_architecture_nothing_is_looked_for(monkeypatch):
     monkeypatch.setattr(schedules, "read", lambda key: pytest.fail("read"))
-    monkeypatch.setattr(schedules, "gpu_name", lambda arch: None)
+    monkeypatch.setattr(schedules, "gpu_name", lambda arch, device=None: None)
     assert schedules.find(plus.program, problem(arch="sm_90")) is None
+
+
+def test_each_card_has_its_own_measurements(monkeypatch):
+    """Two products of one architecture in one machine: what counts is where the tensors are, not which one is current."""
+    cards = [("H100", (9, 0)), ("H200", (9, 0)), ("A100", (8, 0))]
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda at: cards[at][0])
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda at: cards[at][1])
+    schedules._device.cache_clear()
+    p = problem(arch="sm_90")
+    try:
+        assert [schedules.gpu_name("sm_90", at) for at in (None, 0, 1, 2)] == ["H100", "H100", "H200", None]
+        mine = schedules.key_of(plus.program, p, 1)
+        assert mine.gpu == "H200"
+        schedules.write(entry(mine))
+        assert schedules.find(plus.program, p, 0) is None
+        assert schedules.find(plus.program, p, 1) == entry(mine)
+        assert schedules.find(plus.program, p) is None
+        assert schedules.find(plus.program, p, 2) is None
+    finally:
+        schedules._device.cache_clear()
 
 
 WRITER = """
@@ -228,7 +250,7 @@ def test_what_killed_writers_left_is_removed_in_time():
 def on_a_gpu(monkeypatch):
     """A machine on which `fake` is the only fused backend, and runs on the GPU."""
     register(monkeypatch)
-    monkeypatch.setattr(schedules, "gpu_name", lambda arch: "Fake GPU")
+    monkeypatch.setattr(schedules, "gpu_name", lambda arch, device=None: "Fake GPU")
     monkeypatch.setattr("coda.tune.order", lambda problem: ("fake",))
     p = problem(arch="sm_90")
     return p, schedules.key_of(plus.program, p)
