@@ -16,6 +16,8 @@ from collections.abc import Iterator
 
 from ..records import Status
 
+OUT_OF_MEMORY = "out of memory"
+"""How the reason begins for which a peer or a ceiling is absent that had not enough."""
 _FULL = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 """In the texts of errors that have no class of their own."""
 

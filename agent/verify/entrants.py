@@ -32,7 +32,7 @@ from coda.tune import choose
 
 from ..task import Dims, Task, lengths
 from . import inputs as draws
-from .blame import blame, trusted
+from .blame import OUT_OF_MEMORY, blame, out_of_memory, trusted
 from .numerics import Case, expected
 from .racing import DTYPE, Check, Tensors, Variant
 from .runner import own, problems
@@ -262,8 +262,9 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def _failed(error: Exception) -> str:
+    """Memory that was full says something about the moment, so it has a word of its own."""
     said = " ".join(_COLOURS.sub("", str(error)).split())
-    return f"failed: {type(error).__name__}: {said[:300]}"
+    return f"{OUT_OF_MEMORY if out_of_memory(error) else 'failed'}: {type(error).__name__}: {said[:300]}"
 
 
 def synchronize() -> None:

@@ -378,7 +378,8 @@ class Child:
     def _shut(self, name: str) -> None:
         descriptor = self._open.pop(name, None)
         if descriptor is not None:
-            if descriptor in self._selector.get_map():
+            registered = self._selector.get_map()
+            if registered and descriptor in registered:  # None once closed, which another thread's `kill` may meet
                 self._selector.unregister(descriptor)
             os.close(descriptor)
 

@@ -10,32 +10,41 @@
 A wave is as many jobs as the processors and the GPU's memory take. Its jobs get ready in parallel, in a process each; then
 nothing else runs on the GPU and they race in order. The right to measure on the GPU is held from the first wave to the last.
 What a peer does to its process, crash, hang or broken device, costs that peer and a restart: the others are measured without
-it. Neighbours: `bench_worker.py` is the process, `process.py` kills it with everything it started when this one dies.
+it. A job that lacks memory beside the others of its wave is tried again alone. Neighbours: `bench_worker.py` is the process, `process.py` kills it with everything it started when this one dies.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
+import functools
 import hashlib
 import json
+import math
 import os
 import pathlib
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import JsonValue
 
 import coda
+from coda.bench.peers import PEERS
 from coda.bench.timing import GpuBusy, gpu_lock
 
 from ..errors import BenchUnavailable
 from ..records import Record, Status
-from ..task import Dims, load
+from ..task import Dims, lengths, load
+from .blame import OUT_OF_MEMORY
 from .journal import BROKEN, last_at_work
 from .worker import WorkerOutcome, WorkerSession, gpu_health, run_worker
+
+if TYPE_CHECKING:
+    from coda.problem import Problem
+    from coda.program import EpilogueProgram
 
 WORKER = "agent.verify.bench_worker:work"
 LOST = 4
@@ -85,8 +94,20 @@ class Result(Record):
 
     @property
     def settled(self) -> bool:
-        """Whether measuring again would only repeat it."""
-        return self.record is not None or self.status in (Status.WRONG_VALUES, Status.INVALID_SPEC)
+        """Whether measuring again would only repeat it. It is not where a peer is absent that another try may have: the
+        strongest one may have lacked memory or time because of what ran beside it."""
+        if self.record is None:
+            return self.status in (Status.WRONG_VALUES, Status.INVALID_SPEC)
+        return not any(_lost(name, why) for name, why in self.absent.items())
+
+
+_FAILED = ("failed", "crashed", "broke")
+
+
+def _lost(name: str, why: str) -> bool:
+    """One configuration of a peer that fails is ordinary; the whole peer that fails is a loss."""
+    first = why.rpartition("the first: ")[2]
+    return first.startswith((OUT_OF_MEMORY, "hung")) or (name in PEERS and first.startswith(_FAILED))
 
 
 @dataclass(frozen=True)
@@ -172,12 +193,15 @@ def run(
     started, left = time.monotonic(), list(jobs)
     try:
         with gpu_lock(where.gpu, timeout_s=options.wait_s), tempfile.TemporaryDirectory() as scratch:
+            keys = iter([key_of(job, options, where.environment) for job in jobs])
             for wave in waves(jobs, options.jobs, where.memory):
                 if options.stop_s is not None and time.monotonic() - started > options.stop_s:
                     break
                 tell(f"{len(wave)} of {len(left)} benchmarks get ready")
-                for result in _Wave(wave, where, options, pathlib.Path(scratch), tell).results():
-                    done(result)
+                keyed = [(next(keys), job) for job in wave]
+                with contextlib.closing(_Wave(keyed, where, options, pathlib.Path(scratch), tell).results()) as results:
+                    for result in results:
+                        done(result)
                 left = left[len(wave) :]
     except GpuBusy as error:
         raise BenchUnavailable(str(error), hint="another benchmark or judgement is running: wait for it") from error
@@ -200,21 +224,50 @@ def waves(jobs: Sequence[Job], most: int, memory: int) -> Iterator[list[Job]]:
 
 
 def needed(job: Job) -> int:
-    """Bytes of GPU memory while it gets ready, as a rule of thumb."""
+    """Bytes of GPU memory while it gets ready, as a rule of thumb: of everything declared, and of what the products hold
+    beyond the declared outputs, such as the logits of a loss."""
     from .entrants import elements
 
-    return BYTES_PER_ELEMENT * elements(load(job.task["id"], pathlib.Path(job.task["folder"])), job.dims)
+    task = load(job.task["id"], pathlib.Path(job.task["folder"]))
+    declared = sum(math.prod(lengths(o.shape, job.dims)) for o in task.outputs)
+    products = sum(
+        p.m * p.n for _, p in _parts(job.program, job.task["id"], job.task["folder"], tuple(job.dims.items()))
+    )
+    return BYTES_PER_ELEMENT * (elements(task, job.dims) + max(0, products - declared))
+
+
+@functools.lru_cache(maxsize=1024)
+def _parts(
+    program: str, task: str, folder: str, dims: tuple[tuple[str, int], ...]
+) -> tuple[tuple[EpilogueProgram, Problem], ...]:
+    """What a job runs; nothing where its program does not fit its task, which is the worker's to say."""
+    from .runner import problems
+    from .subject import Subject
+    from .tuning import DTYPE, blank
+
+    spec = load(task, pathlib.Path(folder))
+    try:
+        found = problems(Subject.read(program, spec), blank(spec, dict(dims), DTYPE), None)
+    except Exception:
+        return ()
+    return tuple((part, problem) for part, problem in found if part.kind == "epilogue")
 
 
 # one wave ---------------------------------------------------------------------------------------------------------------
 
 
+_Keyed = tuple[str, Job]
+
+
 @dataclass
 class _Started:
+    key: str
     job: Job
     session: WorkerSession
     outcome: WorkerOutcome
     absent: dict[str, str]
+    at_work: str
+    """Who was, when the time for getting ready was up."""
     seconds: float
 
 
@@ -222,37 +275,52 @@ class _Wave:
     """Some jobs that get ready together."""
 
     def __init__(
-        self, jobs: Sequence[Job], where: Machine, options: Options, scratch: pathlib.Path, tell: Tell
+        self, jobs: Sequence[_Keyed], where: Machine, options: Options, scratch: pathlib.Path, tell: Tell
     ) -> None:
         self.jobs, self.where, self.options, self.scratch, self.tell = jobs, where, options, scratch, tell
         self.env = _environment(options, together=len(jobs))
 
-    def results(self) -> Iterator[Result]:
-        """Each as soon as it is there: refusals when everything is ready, then the races in order."""
-        with concurrent.futures.ThreadPoolExecutor(len(self.jobs)) as pool:
-            started = list(pool.map(self._get_ready, self.jobs))
+    def results(self) -> Generator[Result, None, None]:
+        """Each as soon as it is there: the races in order when everything is ready, then those jobs again, alone, that lacked
+        memory. A result that broke the GPU is given before `BenchUnavailable` is raised."""
+        alone: list[_Keyed] = []
+        sessions = [WorkerSession(WORKER, timeout_s=self.options.ready_s, env=self.env) for _ in self.jobs]
+        pool = concurrent.futures.ThreadPoolExecutor(len(self.jobs))
         try:
-            for one in started:
-                yield self._finish(one)
-        finally:
-            for one in started:
+            for one in list(pool.map(self._get_ready, self.jobs, sessions)):
+                result, answered = self._finish(one)
                 one.session.close()
+                if result.status is Status.INFRA_ERROR and len(self.jobs) > 1:
+                    alone.append((one.key, one.job))
+                yield result
+                if not answered:
+                    self._still_usable()
+        finally:  # an interrupt comes while threads wait for their processes: they end when these do
+            for session in sessions:
+                session.stop()
+            pool.shutdown(cancel_futures=True)
+            for session in sessions:
+                session.close()
+        for key, job in alone:
+            self.tell(f"{job.kernel} {job.shape}: again, with the GPU's memory to itself")
+            yield from _Wave([(key, job)], self.where, self.options, self.scratch, self.tell).results()
 
-    def _get_ready(self, job: Job) -> _Started:
+    def _get_ready(self, keyed: _Keyed, session: WorkerSession) -> _Started:
         """Until everything that does not kill its process is ready."""
         began = time.monotonic()
-        session = WorkerSession(WORKER, timeout_s=self.options.ready_s, env=self.env)
+        key, job = keyed
         excluded: dict[str, str] = {}
         while True:
-            journal = self.scratch / f"{key_of(job, self.options, self.where.environment)}-{len(excluded)}"
+            journal = self.scratch / f"{key}-{len(self.jobs)}-{len(excluded)}"
             outcome = session.call(self._payload(job, excluded, journal))
             lost = None if outcome.ok else self._lost(outcome, journal)
             if lost is None or lost[0] in excluded or len(excluded) == LOST:
                 break
             self.tell(f"{job.kernel} {job.shape}: {lost[0]} {lost[1]}")
             excluded[lost[0]] = lost[1]
-        self.tell(f"{job.kernel} {job.shape}: ready after {time.monotonic() - began:.0f} s")
-        return _Started(job, session, outcome, excluded, time.monotonic() - began)
+        seconds = time.monotonic() - began
+        self.tell(f"{job.kernel} {job.shape}: {'ready' if outcome.ok else outcome.status} after {seconds:.0f} s")
+        return _Started(key, job, session, outcome, excluded, (last_at_work(journal) or ("", False))[0], seconds)
 
     def _payload(self, job: Job, excluded: Mapping[str, str], journal: pathlib.Path) -> dict[str, Any]:
         return {
@@ -272,35 +340,38 @@ class _Wave:
         }
 
     def _lost(self, outcome: WorkerOutcome, journal: pathlib.Path) -> tuple[str, str] | None:
-        """Who was at work when the process ended, and what is said of it."""
+        """Who was at work when the process ended, and what is said of it. Nobody in particular where the whole job's time was
+        up: who happened to be at work then need not have taken it."""
         at_work = last_at_work(journal)
-        if at_work is None or outcome.ending is None:
+        if at_work is None or outcome.ending is None or (outcome.error and outcome.error.code == "closed"):
             return None
         name, late = at_work
-        if late or outcome.status == "TIMEOUT":
+        if late:
             return name, f"hung: did not finish within {self.options.variant_s:g} s"
+        if outcome.status == "TIMEOUT":
+            return None
         if outcome.ending.exit_code == BROKEN:
             return name, "broke the device: nothing ran on it afterwards"
         return name, f"crashed: {outcome.error.message if outcome.error else outcome.status}"[:300]
 
-    def _finish(self, one: _Started) -> Result:
-        """Race it, where it is ready."""
-        status, reason, record, absent = Status.PASS, "", None, dict(one.absent)
-        answer, began = one.outcome, time.monotonic()
-        if answer.result is not None and Status(answer.result["status"]) is Status.PASS:
+    def _finish(self, one: _Started) -> tuple[Result, bool]:
+        """Race it, where it is ready; and whether its process has answered."""
+        began, absent, answer = time.monotonic(), dict(one.absent), one.outcome
+        answered = answer.result is not None
+        late = f"not ready within {self.options.ready_s:g} s" + (f"; at work: {one.at_work}" if one.at_work else "")
+        status, reason, record = _said(answer, late)
+        if answer.result is not None and status is Status.PASS:
             absent |= answer.result["absent"]
-            race = {"step": "race", "rounds": self.options.rounds, "protocol": self.options.protocol}
-            answer = one.session.call(race, timeout_s=self.options.race_s)
-            record = answer.result["record"] if answer.result is not None else None
-        if answer.result is not None:
-            status, reason = Status(answer.result["status"]), answer.result["reason"]
-        else:
-            assert answer.error is not None
-            status, reason = Status(answer.status), f"{answer.error.message[:500]} [{answer.error.code}]"
-            self._still_usable()
-        one.session.close()
-        return Result(
-            key=key_of(one.job, self.options, self.where.environment),
+            short = [f"{name}: {why}" for name, why in absent.items() if why.startswith(OUT_OF_MEMORY)]
+            if short and len(self.jobs) > 1:
+                status, reason = Status.INFRA_ERROR, f"not enough memory beside the others of its wave: {short[0]}"
+            else:
+                race = {"step": "race", "rounds": self.options.rounds, "protocol": self.options.protocol}
+                answer = one.session.call(race, timeout_s=self.options.race_s)
+                answered = answer.result is not None and not answer.fresh  # a fresh process: the ready one has died
+                status, reason, record = _said(answer, f"the race did not end within {self.options.race_s:g} s")
+        result = Result(
+            key=one.key,
             kernel=one.job.kernel,
             task=one.job.task["id"],
             dims=dict(one.job.dims),
@@ -310,11 +381,22 @@ class _Wave:
             absent=absent,
             seconds=round(one.seconds + time.monotonic() - began, 1),
         )
+        return result, answered
 
     def _still_usable(self) -> None:
         health = gpu_health(env=self.env)
         if health.state != "healthy":
             raise BenchUnavailable(f"the GPU is {health.state} after a crash: {health.reason}", hint="reset it")
+
+
+def _said(answer: WorkerOutcome, late: str) -> tuple[Status, str, dict[str, JsonValue] | None]:
+    """A step's word, why, and the record where there is one; `late` is why where its time was up."""
+    if answer.result is not None:
+        return Status(answer.result["status"]), answer.result["reason"], answer.result.get("record")
+    assert answer.error is not None
+    if answer.status == "TIMEOUT":
+        return Status.TIMEOUT, late, None
+    return Status(answer.status), f"{answer.error.message[:500]} [{answer.error.code}]", None
 
 
 def _environment(options: Options, *, together: int = 1) -> dict[str, str | None]:

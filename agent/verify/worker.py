@@ -119,6 +119,7 @@ class WorkerSession:
                 self._env[name] = value
         self._limits = Limits(wall_s=timeout_s, memory_mb=memory_mb, answer_bytes=ANSWER_BYTES)
         self._child: Child | None = None
+        self._stopped = False
         self.starts = 0
         """How many processes this session has started."""
 
@@ -133,6 +134,14 @@ class WorkerSession:
         child, self._child = self._child, None
         return child.end() if child is not None else None
 
+    def stop(self) -> None:
+        """From another thread: a call under way ends as soon as its process is killed, and none starts another one. `close`
+        is for the thread that calls."""
+        self._stopped = True
+        child = self._child
+        if child is not None:
+            child.kill("closed")
+
     def call(self, payload: Mapping[str, Any], *, timeout_s: float | None = None, last: bool = False) -> WorkerOutcome:
         """One payload. `last` lets the process end afterwards: its ending and peak memory are in the outcome."""
         started = time.monotonic()
@@ -142,9 +151,13 @@ class WorkerSession:
             return _failure("INFRA_ERROR", "request-too-large", f"{len(request)} bytes of payload", started)
         if self._child is not None and not self._child.is_alive():
             self.close()  # it died between two calls: not this payload's doing
+        if self._stopped:
+            return _failure("INFRA_ERROR", "closed", "the session was stopped", started)
         fresh = self._child is None
         child = self._child or self._start()
         try:
+            if self._stopped:  # while it started
+                child.kill("closed")
             child.answer.clear()
             child.send(request, close=last)
             child.pump(until=lambda: not last and b"\n" in child.answer, seconds=timeout_s or self.timeout_s)

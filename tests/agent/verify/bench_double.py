@@ -1,7 +1,9 @@
 """A stand-in for the worker of a benchmark suite, on machines without a GPU: the real steps, journal and race on a fake clock.
 
 What a variant does is in the dims: M = 1 all is well, 2 a peer crashes its process, 3 a peer hangs, 4 the kernel crashes,
-5 racing takes a while, 6 the kernel is wrong.
+5 racing takes a while, 6 the kernel is wrong, 7 a peer lacks memory while others get ready too, 8 getting ready takes longer
+than there is time, and nobody in particular is to blame, 9 the process dies between the steps, 10 the kernel lacks memory
+while others get ready too.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import json
 import os
 import pathlib
 import random
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -47,6 +50,9 @@ def ready(payload: dict[str, Any]) -> dict[str, Any]:
     with guard("triton"):
         if what == 4:
             os.abort()
+    short = (7, 10) if int(os.environ["TORCHINDUCTOR_COMPILE_THREADS"]) < (os.cpu_count() or 1) else ()
+    if what == 10 and what in short:
+        return {"status": "INFRA_ERROR", "reason": "OutOfMemoryError: CUDA out of memory", "absent": {}}
     if what == 6:
         return {"status": "WRONG_VALUES", "reason": "triton: output 'z'", "absent": {}}
     for peer in ("liger", "quack[a]"):
@@ -57,11 +63,19 @@ def ready(payload: dict[str, Any]) -> dict[str, Any]:
                 os.abort()
             if peer == "liger" and what == 3:
                 time.sleep(60)
+            if peer == "liger" and what == 8:
+                time.sleep(30)
+            if peer == "liger" and what in short:
+                excluded = {**excluded, peer: "out of memory: OutOfMemoryError: CUDA out of memory"}
     READY[:] = [(payload, excluded)]
+    if what == 9:
+        threading.Timer(0.1, os.abort).start()
     return {"status": "PASS", "reason": "", "absent": {**excluded, "flashinfer": "not installed: pip install x"}}
 
 
 def race(payload: dict[str, Any]) -> dict[str, Any]:
+    if not READY:
+        return {"status": "INFRA_ERROR", "reason": "nothing is ready", "record": None}
     (asked, excluded) = READY.pop()
     clock, x = Clock(), [1.0]
     if asked["dims"]["M"] == 5:

@@ -72,6 +72,118 @@ def test_a_peer_that_hangs_is_left_behind(options: suite.Options, tmp_path: path
     assert result.absent["liger"] == "hung: did not finish within 3 s"
 
 
+def test_a_result_without_a_peer_that_another_try_may_have_is_not_settled(
+    options: suite.Options, tmp_path: pathlib.Path
+) -> None:
+    log = benchmarks.Log(tmp_path / "r.jsonl")
+    (result,) = measure(options, jobs(2), log).results
+    assert result.record is not None
+    assert measure(options, jobs(2), log, resume=True).reused == 0
+
+    def settled(**absent: str) -> bool:
+        return result.model_copy(update={"absent": absent}).settled
+
+    assert settled(liger="not installed: pip install x", quack="wrong: output 'z'", compile="not asked for")
+    assert settled(**{"quack[a]": "failed: no such tile"})  # one configuration of many
+    assert not settled(liger="failed: RuntimeError: x")
+    assert not settled(quack="none of its 2 configurations ran; the first: failed: RuntimeError: x")
+    assert not settled(**{"quack[a]": "out of memory: OutOfMemoryError: x"})
+    assert not settled(**{"quack[a]": "hung: did not finish within 240 s"})
+
+
+def test_what_lacks_memory_beside_others_is_measured_alone(options: suite.Options, tmp_path: pathlib.Path) -> None:
+    heard: list[suite.Result] = []
+    suite.run(jobs(7, 1, 10), WHERE, dataclasses.replace(options, parallel=3), heard.append)
+    assert [(r.dims["M"], r.status) for r in heard[:3]] == [
+        (7, Status.INFRA_ERROR),
+        (1, Status.PASS),
+        (10, Status.INFRA_ERROR),
+    ]
+    assert "liger: out of memory" in heard[0].reason
+    assert not any(r.settled for r in heard if r.status is Status.INFRA_ERROR)
+    assert [(r.dims["M"], r.key == heard[0].key, "liger" in r.absent, r.settled) for r in heard[3:]] == [
+        (7, True, False, True),
+        (10, False, False, True),
+    ]
+
+
+def test_a_job_that_is_not_ready_in_time_loses_no_peer(options: suite.Options, tmp_path: pathlib.Path) -> None:
+    options = dataclasses.replace(options, variant_s=60, ready_s=5)
+    began = time.monotonic()
+    (result,) = measure(options, jobs(8), benchmarks.Log(tmp_path / "r.jsonl")).results
+    assert (result.status, result.record, result.absent) == (Status.TIMEOUT, None, {})
+    assert result.reason == "not ready within 5 s; at work: liger"
+    assert time.monotonic() - began < 25  # it was waited for once
+
+
+def test_a_job_that_breaks_the_gpu_is_logged_and_comes_last_when_resumed(
+    options: suite.Options, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    health = type("Health", (), {"state": "unusable", "reason": "no answer"})
+    monkeypatch.setattr(suite, "gpu_health", lambda **_: health)
+    options, log = dataclasses.replace(options, parallel=1), benchmarks.Log(tmp_path / "r.jsonl")
+    with pytest.raises(BenchUnavailable, match="unusable after a crash"):
+        measure(options, jobs(4, 1), log)
+    assert [r.status for r in log.results.values()] == [Status.CRASH]
+    with pytest.raises(BenchUnavailable):
+        measure(options, jobs(4, 1), log, resume=True)
+    assert sorted(r.status for r in log.results.values()) == [Status.CRASH, Status.PASS]
+
+
+def test_a_process_that_dies_between_its_steps_is_the_machines_fault(
+    options: suite.Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probed: list[object] = []
+    monkeypatch.setattr(
+        suite,
+        "gpu_health",
+        lambda **_: probed.append(1) or type("Health", (), {"state": "healthy", "reason": ""}),  # type: ignore[func-returns-value]
+    )
+    heard: list[suite.Result] = []
+    suite.run(jobs(5, 9), WHERE, dataclasses.replace(options, parallel=2), heard.append)
+    assert [(r.dims["M"], r.status) for r in heard[:2]] == [(5, Status.PASS), (9, Status.INFRA_ERROR)]
+    assert probed
+
+
+def test_an_interrupt_ends_what_gets_ready(options: suite.Options, tmp_path: pathlib.Path) -> None:
+    """Ctrl-C while two processes get ready for a minute: everything has ended within seconds."""
+    script, path = tmp_path / "sweep.py", tmp_path / "said"
+    script.write_text(
+        textwrap.dedent(f"""
+        import pathlib, sys
+        sys.path[:0] = [{str(HERE)!r}, {str(ROOT)!r}]
+        from agent.verify import suite
+        import test_suite as t
+        suite.WORKER = "bench_double:work"
+        options = suite.Options(rounds=9, parallel=2, env={dict(options.env)!r})
+        print("go", flush=True)
+        suite.run(t.jobs(8, 3), t.WHERE, options, lambda result: None)
+        """),
+        encoding="utf-8",
+    )
+    with path.open("wb") as said:
+        process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, stderr=said)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"go\n"
+        time.sleep(4)
+        process.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        process.wait(timeout=60)
+        process.stdout.close()
+    assert time.monotonic() - began < 15
+    assert b"KeyboardInterrupt" in path.read_bytes()
+
+
+def test_the_products_that_no_output_has_need_memory_too() -> None:
+    target = benchmarks.of_example("gemm_cross_entropy")
+    m, n, k = 1024, 65536, 16
+    (job,) = benchmarks.jobs([target], lambda spec: [{"M": m, "N": n, "K": k}])
+    assert suite.needed(job) > suite.BYTES_PER_ELEMENT * (m * n + m * k + k * n)
+    (plain,) = jobs(1024)
+    declared = suite.needed(dataclasses.replace(plain, program="{}"))  # no program of this task
+    assert suite.needed(plain) == declared
+
+
 def test_a_resumed_sweep_repeats_nothing_that_is_settled(options: suite.Options, tmp_path: pathlib.Path) -> None:
     log = benchmarks.Log(tmp_path / "results.jsonl")
     first = measure(options, jobs(1, 4), log)
@@ -111,7 +223,7 @@ def test_a_sweep_that_is_killed_goes_on(options: suite.Options, tmp_path: pathli
         suite.WORKER = "bench_double:work"
         options = suite.Options(rounds=9, parallel=1, env={dict(options.env)!r})
         log = benchmarks.Log(pathlib.Path({str(tmp_path / "results.jsonl")!r}))
-        benchmarks.measure(t.jobs(1, 2, 5, 6), t.WHERE, options, log, resume=True)
+        benchmarks.measure(t.jobs(1, 11, 5, 6), t.WHERE, options, log, resume=True)
         """),
         encoding="utf-8",
     )
@@ -128,7 +240,7 @@ def test_a_sweep_that_is_killed_goes_on(options: suite.Options, tmp_path: pathli
     log = benchmarks.Log(path)
     assert len(log.results) == 2
     path.write_bytes(path.read_bytes() + b'{"key": "torn')  # and what a killed writer may leave
-    sweep = measure(options, jobs(1, 2, 5, 6), benchmarks.Log(path), resume=True)
+    sweep = measure(options, jobs(1, 11, 5, 6), benchmarks.Log(path), resume=True)
     assert sweep.reused == 2
     assert [r.record is not None for r in sweep.results] == [True, True, True, False]
     assert len(benchmarks.Log(path).results) == 4

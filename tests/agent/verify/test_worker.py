@@ -7,6 +7,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -88,6 +89,17 @@ def call(
 
 def described(outcome: WorkerOutcome) -> tuple[str, str | None]:
     return outcome.status, outcome.error and outcome.error.code
+
+
+def test_a_session_can_be_stopped_from_another_thread(env: dict[str, str | None]) -> None:
+    with WorkerSession(WORK, timeout_s=60, env=env) as session:
+        assert session.call({"do": "echo"}).ok
+        threading.Timer(0.5, session.stop).start()
+        began = time.monotonic()
+        assert described(session.call({"do": "sleep"})) == ("INFRA_ERROR", "closed")
+        assert time.monotonic() - began < 15
+        assert described(session.call({"do": "echo"})) == ("INFRA_ERROR", "closed")
+        assert session.starts == 1
 
 
 def test_a_result_comes_back(env: dict[str, str | None]) -> None:
