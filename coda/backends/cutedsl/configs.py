@@ -14,12 +14,15 @@ Fields of a `Schedule` that quack's mainloop does not know (warps, stages, split
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib.metadata
 import math
+import pathlib
 import re
 
 from coda.backends.cutedsl.lowering import TILE_COLUMNS, Lowered, lower
 from coda.backends.finishing.anatomy import Anatomy
+from coda.backends.finishing.modules import GENERATOR
 from coda.errors import BadSchedule, Unsupported
 from coda.primitives.types import Kind
 from coda.problem import ITEM_BYTES, Problem, Schedule
@@ -38,8 +41,14 @@ RESERVED = 2 * 1024
 TILE_K = 64
 MIN_STAGES = 2
 
-TABLE = "1"
-"""Version of `candidates` and of the kernels' speed: raised, what was measured before is measured again."""
+_CANDIDATES = 2
+"""Raised with every change of `candidates`, of the heuristic, and of the generated function of an element."""
+_DEVICE_CODE = hashlib.sha256(
+    b"".join(pathlib.Path(__file__).with_name(n).read_bytes() for n in ("operators.py", "private.py"))
+).hexdigest()[:12]
+"""`operators.VERSION`, without importing CUTLASS."""
+TABLE = f"{GENERATOR}.{_CANDIDATES}.{_DEVICE_CODE}"
+"""Version of all that decides how fast a schedule is: what was measured under another one is measured again."""
 HOPPER_CANDIDATES = (
     (128, 256, False, 2),
     (128, 256, False, 1),

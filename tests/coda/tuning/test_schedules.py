@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import pytest
 from fake_backend import FAST, INVALID, schedule
@@ -186,6 +187,17 @@ def test_each_card_has_its_own_measurements(monkeypatch):
         assert schedules.find(plus.program, p, 2) is None
     finally:
         schedules._device.cache_clear()
+
+
+def test_a_call_asks_for_the_card_of_its_tensors(monkeypatch):
+    from coda import binding, call
+
+    asked = []
+    reference = registry.get("reference")
+    monkeypatch.setattr(call, "choose", lambda *args: asked.append(args[-1]) or (reference, Schedule("reference")))
+    y = types.SimpleNamespace(device=types.SimpleNamespace(index=3))
+    call._compiled(plus.program, binding.Bound(problem(), {"out.y": y}, ("y",)), None, None)
+    assert asked == [3]
 
 
 WRITER = """

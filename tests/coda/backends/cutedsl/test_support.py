@@ -234,6 +234,15 @@ def test_width_two_needs_sixteen_bits():
 # schedules ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # CUTLASS's own
+def test_what_was_measured_with_other_generated_or_device_code_is_measured_again():
+    from coda.backends.cutedsl import operators
+    from coda.backends.finishing.modules import GENERATOR
+
+    generator, _, device = BACKEND.table.split(".")
+    assert (generator, device) == (str(GENERATOR), operators.VERSION)
+
+
 def lowered(name, **sizes):
     program = examples_curated.load(name).program
     problem = Problem.example(program, **sizes)
