@@ -25,7 +25,7 @@ from coda.primitives.value import OPS
 
 from .. import task as tasks
 from ..errors import KernelDamaged
-from . import campaigns, duels
+from . import campaigns, duels, measured
 from . import compare as comparing
 from . import shelves as kernels
 from .campaigns import Authoring
@@ -144,7 +144,7 @@ def build(folders: Iterable[Path] | None = None) -> Board:
         missing=tuple(missing),
         absent={key: tuple(dict.fromkeys(ids)) for key, ids in sorted(absent.items())},
         notes={key: tuple(dict.fromkeys(ids)) for key, ids in sorted(notes.items())},
-        origins=tuple(dict.fromkeys(_origin(r) for r in found.records())),
+        origins=tuple(dict.fromkeys(measured.origin(r, clocks=True) for r in found.records())),
         authoring=authoring,
     )
 
@@ -315,26 +315,6 @@ def _why_no_model(task_id: str, authoring: Sequence[Authoring]) -> str:
     seen = last.failures[-1] if last.failures else None
     about = f", last {seen.gate or 'not proven'}: {seen.failure or seen.status}" if seen else ""
     return f"no model's kernel: {last.model} did not pass in {len(last.rounds)} rounds{about}"
-
-
-def _origin(record: Any) -> str:
-    from . import measured
-
-    e, p = record.environment, record.protocol
-    versions = ", ".join(f"{n} {e[n]}" for n in ("torch", "triton", "quack-kernels", "cuda", "driver") if n in e)
-    clock = (
-        f", {e['sm_clock_mhz']} MHz, {e['power_limit_w']} W" if {"sm_clock_mhz", "power_limit_w"} <= e.keys() else ""
-    )
-    how = ", ".join(
-        text
-        for text, told in (
-            (f"{p.get('cache')} L2", "cache" in p),
-            (f"{p.get('rounds')} interleaved rounds", "rounds" in p),
-            ("a GPU-side backlog before each launch", bool(p.get("backlog"))),
-        )
-        if told
-    )
-    return f"{measured.gpu(record)} in {record.dtype}: {versions or 'versions not recorded'}{clock}; {how or 'protocol not recorded'}"
 
 
 # documents ------------------------------------------------------------------------------------------------------------

@@ -156,6 +156,24 @@ def gpu(record: BenchRecord) -> str:
     return str(record.environment.get("gpu", "unknown GPU"))
 
 
+def origin(record: BenchRecord, *, clocks: bool = False) -> str:
+    """Where and how it was measured, as sentences have it: GPU, dtype, versions, protocol."""
+    e, p = record.environment, record.protocol
+    versions = ", ".join(f"{n} {e[n]}" for n in ("torch", "triton", "quack-kernels", "cuda", "driver") if n in e)
+    known = clocks and {"sm_clock_mhz", "power_limit_w"} <= e.keys()
+    clock = f", {e['sm_clock_mhz']} MHz, {e['power_limit_w']} W" if known else ""
+    how = ", ".join(
+        text
+        for text, told in (
+            (f"{p.get('cache')} L2", "cache" in p),
+            (f"{p.get('rounds')} interleaved rounds", "rounds" in p),
+            ("a GPU-side backlog before each launch", bool(p.get("backlog"))),
+        )
+        if told
+    )
+    return f"{gpu(record)} in {record.dtype}: {versions or 'versions not recorded'}{clock}; {how or 'protocol not recorded'}"
+
+
 def shape(dims: Mapping[str, int]) -> str:
     """M×N×K in the task's own order of dims."""
     return " ".join(f"{name}={length}" for name, length in dims.items())

@@ -5,25 +5,28 @@
     table         the rows of any records, for a command or a page
 
 A ratio is of medians taken in the same run: the peer's time over the kernel's, so that more than 1 means that the kernel is
-faster. Losses are bold, what cannot be told apart from noise has a ≈. Nothing is left out: a task without a record has a row that
-says so. Neighbours: `measured` reads the records, `benchmarks` writes them, `leaderboard` compares authors.
+faster. Losses are bold, what cannot be told apart from noise has a ≈, what is `SUSPECT` a ⚠ and no part in the sums. Nothing is
+left out: a task without a record is named. GPUs are never mixed. Neighbours: `measured` reads the records, `benchmarks` writes them, `leaderboard` compares authors.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import examples_curated
+from coda.bench import empty
+from coda.bench.peers import COMPILED
 from coda.bench.record import BenchRecord, Compared
 
 from .. import task as tasks
 from . import measured
+from .ratios import newest, protocol
 
-COMPILED = ("compile", "compile-halves", "max-autotune")
-"""torch.compile in its modes and on either layout: the best of them is what it can do."""
 SIZES: dict[str, tuple[int, int]] = {"4096": (4096, 4096), "8192": (8192, 8192), "M = 512": (512, 4096)}
 """Heading -> (M, K). Of several N the smallest: that of a vocabulary of 32768."""
+DOUBTFUL = "⚠"
+"""Behind every figure of a record that is `SUSPECT`."""
 NOTES = examples_curated.FOLDER / "records" / "NOTES.md"
 """Why what was lost was lost, by hand; its first paragraph is in the README."""
 PAGE = "examples_curated/records/README.md"
@@ -44,36 +47,45 @@ COLUMNS = (
 
 
 def readme_table() -> str:
-    """Markdown; a sentence where nothing has been measured."""
+    """Markdown, a table for each GPU; a sentence where nothing has been measured."""
     found = dict(_by_task())
-    records = [r for of_task in found.values() for r in of_task]
-    if not records:
+    machines = by_gpu(r for of_task in found.values() for r in of_task)
+    if not machines:
         return "Nothing yet: no record of a GPU run is committed."
+    lines: list[str] = []
     head = "| task |" + "".join(f" {size}, µs | compile | quack |" for size in SIZES)
     rule = "|---|" + "---|---|---|" * len(SIZES)
-    cells = {task_id: list(_sizes(of_task)) for task_id, of_task in found.items() if of_task}
-    rows = [f"| `{task_id}` | {' | '.join(x)} |" for task_id, x in cells.items() if set("".join(x)) - set("– |")]
+    for gpu in machines:
+        here = {task_id: [r for r in of_task if measured.gpu(r) == gpu] for task_id, of_task in found.items()}
+        cells = {task_id: list(_sizes(of_task)) for task_id, of_task in here.items() if of_task}
+        rows = [f"| `{task_id}` | {' | '.join(x)} |" for task_id, x in cells.items() if set("".join(x)) - set("– |")]
+        lines += [*([f"**{gpu}**", ""] if len(machines) > 1 else []), head, rule, *rows, ""]
     missing = [task_id for task_id, of_task in found.items() if not of_task]
+    doubtful = DOUBTFUL in "".join(lines)
     tail = [
         (
-            "µs of the kernel; beside it the time of torch.compile (the best of its modes and layouts) and of quack-kernels' own"
+            "µs of the kernel, a median; beside it the time of torch.compile (the best of its modes and layouts) and of quack-kernels' own"
             " kernel (the best of five configurations) over it. **Bold**: that one is faster; ≈: the noise is larger."
         ),
-        _sums(records),
+        f"{DOUBTFUL}: `SUSPECT`, to be looked at by a person." if doubtful else "",
+        _sums(machines),
         first_note(),
-        f"[All sizes, peers and ceilings]({PAGE}). {_origins(records)}",
+        f"[All sizes, peers and ceilings]({PAGE}). {_origins(machines)}",
     ]
     if missing:
         tail.append(f"Not measured: {', '.join(missing)}.")
-    return "\n".join([head, rule, *rows, "", " ".join(text for text in tail if text)])
+    return "\n".join([*lines, " ".join(text for text in tail if text)])
 
 
 def full_page() -> str:
-    """Markdown: one table of everything, then what is absent and why."""
-    records = [r for _, of_task in _by_task() for r in of_task]
+    """Markdown: a table of everything for each GPU, then what is absent and why."""
+    machines = by_gpu(r for _, of_task in _by_task() for r in of_task)
+    records = [r for here in machines.values() for r in here]
     if not records:
         return "Nothing yet: no record of a GPU run is committed."
-    lines = [_origins(records), _sums(records), "", *markdown(table(records)), ""]
+    lines = [_origins(machines), _sums(machines), ""]
+    for gpu, here in machines.items():
+        lines += [*([f"## {gpu}", ""] if len(machines) > 1 else []), *markdown(table(here)), ""]
     if NOTES.is_file():
         lines += ["## What was lost, and why", "", NOTES.read_text(encoding="utf-8").strip(), ""]
     if absent := list(_absent(records)):
@@ -85,9 +97,17 @@ def full_page() -> str:
     return "\n".join(lines).rstrip()
 
 
+def by_gpu(records: Iterable[BenchRecord]) -> dict[str, list[BenchRecord]]:
+    """Times of two GPUs are in no table, and in no sum, together."""
+    found: dict[str, list[BenchRecord]] = {}
+    for record in records:
+        found.setdefault(measured.gpu(record), []).append(record)
+    return found
+
+
 def table(records: Iterable[BenchRecord]) -> list[dict[str, str]]:
     """One row per record, as text, by `COLUMNS`."""
-    ordered = sorted(records, key=lambda r: (r.task, _order(r), r.protocol.get("name", "default")))
+    ordered = sorted(records, key=lambda r: (measured.gpu(r), r.task, _order(r), protocol(r)))
     return [_row(r) for r in ordered]
 
 
@@ -104,26 +124,26 @@ def _by_task() -> Iterator[tuple[str, list[BenchRecord]]]:
     for task_id in tasks.cards():
         if task_id in examples_curated.catalog():
             found = measured.of_example(examples_curated.load(task_id).program.digest).records
-            yield task_id, [r for r in found if r.protocol.get("name", "default") == "default"]
+            yield task_id, list(newest(found).values())
 
 
 def _row(record: BenchRecord) -> dict[str, str]:
     own = record.of(record.kernel)
     medians = {m.name: m.median for m in record.measured}
-    empties = [x for name, x in medians.items() if name.endswith("empty epilogue")]
+    bare = medians.get(empty.label(record.kernel))  # of the same backend: another one's is another mainloop
     others = [c for c in record.compared if c.peer not in (*COMPILED, "quack", "eager")]
-    top = record.best_peer
+    top, mark = record.best_peer, _mark(record)
     word = "SUSPECT" if record.suspicion else (f"{top.word} ({top.variant or top.peer})" if top else "no peer")
     return {
         "task": f"`{record.task}`",
         "shape": "×".join(str(n) for n in _gemm_order(record)),
         "kernel": record.kernel,
-        "µs": f"{own.median * 1e6:.1f} ± {(own.high - own.low) / 2 * 1e6:.1f}",
-        "compile": _cell(_best(record, COMPILED)),
-        "quack": _cell(_best(record, ("quack",)), configured=True),
-        "other": ", ".join(f"{c.peer} {_cell(c)}" for c in others) or "–",
+        "µs": f"{own.median * 1e6:.1f} ± {(own.high - own.low) / 2 * 1e6:.1f}{mark}",
+        "compile": _cell(_best(record, COMPILED), mark=mark),
+        "quack": _cell(_best(record, ("quack",)), configured=True, mark=mark),
+        "other": ", ".join(f"{c.peer} {_cell(c, mark=mark)}" for c in others) or "–",
         "÷ cuBLAS": f"{own.median / medians['cublas']:.3f}" if "cublas" in medians else "–",
-        "÷ empty epilogue": f"{own.median / min(empties):.3f}" if empties else "–",
+        "÷ empty epilogue": f"{own.median / bare:.3f}" if bare else "–",
         "of the floor": f"{record.floor.seconds / own.median:.0%}",
         "host, µs": f"{own.host * 1e6:.0f}",
         "word": word,
@@ -138,9 +158,10 @@ def _sizes(records: Sequence[BenchRecord]) -> Iterator[str]:
             yield from ("–", "–", "–")
             continue
         record = min(fitting, key=_order)
-        yield f"{record.of(record.kernel).median * 1e6:.0f}"
-        yield _cell(_best(record, COMPILED))
-        yield _cell(_best(record, ("quack",)))
+        mark = _mark(record)
+        yield f"{record.of(record.kernel).median * 1e6:.0f}{mark}"
+        yield _cell(_best(record, COMPILED), mark=mark)
+        yield _cell(_best(record, ("quack",)), mark=mark)
 
 
 def _best(record: BenchRecord, names: Sequence[str]) -> Compared | None:
@@ -148,10 +169,14 @@ def _best(record: BenchRecord, names: Sequence[str]) -> Compared | None:
     return max((c for c in record.compared if c.peer in names), key=lambda c: c.ratio, default=None)
 
 
-def _cell(found: Compared | None, *, configured: bool = False) -> str:
+def _mark(record: BenchRecord) -> str:
+    return DOUBTFUL if record.suspicion else ""
+
+
+def _cell(found: Compared | None, *, configured: bool = False, mark: str = "") -> str:
     if found is None:
         return "–"
-    value = f"{1 / found.ratio:.2f}"
+    value = f"{1 / found.ratio:.2f}{mark}"
     shown = {"slower": f"**{value}**", "no difference": f"≈{value}"}.get(found.word, value)
     chosen = found.variant.partition("[")[2].rstrip("]") if configured else ""
     return f"{shown} ({chosen})" if chosen else shown
@@ -186,17 +211,26 @@ def _absent(records: Sequence[BenchRecord]) -> Iterator[str]:
 # sentences ------------------------------------------------------------------------------------------------------------
 
 
-def _sums(records: Sequence[BenchRecord]) -> str:
-    """Wins, draws and losses against either kind of peer."""
-    said = []
-    for whom, names in (("torch.compile", COMPILED), ("quack-kernels", ("quack",))):
-        words = Counter(found.word for r in records if (found := _best(r, names)) is not None)
-        if total := words.total():
-            said.append(
-                f"{whom}: faster in {words['faster']}, no difference in {words['no difference']}, slower in {words['slower']}"
-                f" of {total} comparisons"
-            )
-    return f"Against {'; against '.join(said)}." if said else ""
+def _sums(machines: Mapping[str, Sequence[BenchRecord]]) -> str:
+    """Wins, draws and losses against either kind of peer. What needs a person's look is no win."""
+    sentences = []
+    for gpu, records in machines.items():
+        told = [r for r in records if not r.suspicion]
+        said = []
+        for whom, names in (("torch.compile", COMPILED), ("quack-kernels", ("quack",))):
+            words = Counter(found.word for r in told if (found := _best(r, names)) is not None)
+            if total := words.total():
+                said.append(
+                    f"{whom}: faster in {words['faster']}, no difference in {words['no difference']}, slower in {words['slower']}"
+                    f" of {total} comparisons"
+                )
+        where = f"{gpu}, against" if len(machines) > 1 else "Against"
+        doubtful = Counter(r.task for r in records if r.suspicion)
+        aside = ", ".join(f"`{task_id}` at {count} sizes" for task_id, count in doubtful.items())
+        if said:
+            left_out = f" (left out as `SUSPECT`: {aside})" if aside else ""
+            sentences.append(f"{where} {'; against '.join(said)}{left_out}.")
+    return " ".join(sentences)
 
 
 def first_note() -> str:
@@ -206,12 +240,6 @@ def first_note() -> str:
     return " ".join(NOTES.read_text(encoding="utf-8").strip().partition("\n\n")[0].split())
 
 
-def _origins(records: Sequence[BenchRecord]) -> str:
-    origins = dict.fromkeys(_origin(r) for r in records)
-    return " ".join(f"Measured on {origin}." for origin in origins)
-
-
-def _origin(record: BenchRecord) -> str:
-    e = record.environment
-    versions = ", ".join(f"{name} {e[name]}" for name in ("torch", "triton", "quack-kernels", "driver") if name in e)
-    return f"one {measured.gpu(record)} in {record.dtype} ({versions}), cold L2, interleaved, medians of one run"
+def _origins(machines: Mapping[str, Sequence[BenchRecord]]) -> str:
+    origins = dict.fromkeys(measured.origin(r) for records in machines.values() for r in records)
+    return " ".join(f"Measured on {one}." for one in origins)

@@ -89,6 +89,48 @@ def test_the_page_has_everything(found: list[BenchRecord]) -> None:
     assert "## What was lost, and why\n\nWhy." in text
 
 
+def test_what_is_suspect_is_marked_and_wins_nothing(found: list[BenchRecord]) -> None:
+    found.append(dataclasses.replace(record(512, word="faster"), suspicion="3.5 times faster than the best peer"))
+    text = results.readme_table()
+    assert "| 200⚠ | 1.10⚠ | 0.95⚠ |" in text
+    assert "⚠: `SUSPECT`" in text
+    assert "torch.compile: faster in 2, no difference in 0, slower in 0 of 2" in text
+    assert "quack-kernels: faster in 0, no difference in 1, slower in 1 of 2" in text
+    assert "(left out as `SUSPECT`: `rms_scale` at 1 sizes)" in text
+
+
+def test_the_empty_epilogue_is_that_of_the_kernels_own_backend() -> None:
+    """The other backend's mainloop is faster, and says nothing about this kernel's epilogue."""
+    whole = dataclasses.replace(record(), measured=(*record().measured, timed("cutedsl, empty epilogue", 1.0e-4)))
+    (row,) = results.table([whole])
+    assert row["÷ empty epilogue"] == "1.081"
+    bare = [m for m in whole.measured if m.name != "triton, empty epilogue"]
+    (row,) = results.table([dataclasses.replace(whole, measured=tuple(bare))])
+    assert row["÷ empty epilogue"] == "–"
+
+
+def test_two_gpus_are_two_tables_and_two_sums(found: list[BenchRecord]) -> None:
+    slow = dataclasses.replace(record(word="faster"), environment={"gpu": "NVIDIA Other", "torch": "2.11"})
+    slow = dataclasses.replace(slow, measured=(timed("triton", 4e-4), *slow.measured[1:]))
+    found.append(slow)
+    text = results.readme_table()
+    here, there = text.split("**NVIDIA Other**")
+    assert "| `rms_scale` | 200 |" in here
+    assert "| `rms_scale` | 400 |" in there
+    assert "NVIDIA Test, against torch.compile: faster in 2" in text
+    assert "NVIDIA Other, against torch.compile: faster in 1" in text
+    page = results.full_page()
+    assert page.index("## NVIDIA Test") < page.index("## NVIDIA Other")
+
+
+def test_of_several_records_of_a_size_the_newest_is_shown(found: list[BenchRecord]) -> None:
+    fresh = dataclasses.replace(record(), measured_at="2026-11-30T00:00:00Z")
+    fresh = dataclasses.replace(fresh, measured=(timed("triton", 1e-4), *fresh.measured[1:]))
+    found.insert(0, fresh)
+    assert "| `rms_scale` | 100 |" in results.readme_table()
+    assert "torch.compile: faster in 2, no difference in 0, slower in 0 of 2" in results.readme_table()
+
+
 def test_nothing_measured_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measured, "of_example", lambda digest: Measurements())
     assert results.readme_table().startswith("Nothing yet")
