@@ -7,7 +7,8 @@
 
 Triton looks at every argument of every launch to find the kernel compiled for it; with some twenty arguments that takes
 longer than a small GEMM. What can differ between two launches of one artifact is little (strides, the kind of a scalar,
-whether an output shares memory with an input: the rest is fixed by its `Problem`), so a short key finds the kernel again.
+whether an output shares memory with an input, whether the base of a tensor that its `Problem` calls unaligned is aligned all
+the same, because only its stride is not: the rest is fixed by the `Problem`), so a short key finds the kernel again.
 Where somebody listens to launches (a profiler's hooks), and in the interpreter, every launch goes Triton's way.
 
 Measured on an H200 (2026-11-29, Triton 3.6) before descriptors were kept encoded and pointers passed as numbers: 21 to
@@ -48,7 +49,7 @@ class Dispatch:
 
         self._function, self._options, self._hooks = function, dict(options), knobs.runtime
         self._arguments, self._sizes = arguments, dict(sizes)
-        self._variant, self._bind = variant(arguments), binder(arguments, problem, sizes)
+        self._variant, self._bind = variant(arguments, problem), binder(arguments, problem, sizes)
         self._direct = not env.interpreting()
         self._known: dict[Any, Launch] = {}
         self._compiled: dict[Any, Any] = {}
@@ -97,14 +98,17 @@ def function_of(head: str, lines: Iterable[str], known: dict[str, Any]) -> Any:
     return known[head[: head.index("(")]]
 
 
-def variant(arguments: tuple[Argument, ...]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+def variant(arguments: tuple[Argument, ...], problem: Problem) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
     """A function of a launch's tensors: what tells variants of the kernel apart."""
     parts = []
+    specs = dict(problem.tensors)
     for a in arguments:
         if a.what == "stride":
             parts.append(f"tensors[{a.tensor!r}].stride({a.dim}), ")
         elif a.what == "scalar":
             parts.append(f"kind(tensors[{a.tensor!r}]), ")
+        elif a.what == "pointer" and not specs[a.tensor].aligned:
+            parts.append(f"tensors[{a.tensor!r}].data_ptr() & 15 == 0, ")
     return function_of("variant(tensors)", [f"    return ({''.join(parts)})"], {"kind": _kind})  # type: ignore[no-any-return]
 
 

@@ -156,6 +156,19 @@ def test_another_variant_goes_tritons_way_once(
     assert (len(function.slow), len(function.fast)) == (2, 1)
 
 
+def test_an_aligned_base_behind_an_unaligned_stride_is_a_variant_of_its_own(kernel: Any) -> None:
+    """Triton compiles for a base that is a multiple of 16 bytes; such a kernel must not get one that is not."""
+    function, _ = kernel
+    specs = tuple((name, TensorSpec("float32", aligned=name != "x")) for name, _ in SPECS)
+    launch = dispatch.Dispatch(function, ARGUMENTS, Problem(16, 32, 64, "float32", specs, "sm_90"), SIZES, {})
+    buffer = torch.zeros(16 * 33 + 1)
+    assert buffer.data_ptr() % 16 == 0
+    aligned, not_aligned = (buffer.as_strided((16, 32), (33, 1), offset) for offset in (0, 1))
+    for x, slow, fast in ((aligned, 1, 0), (aligned, 1, 1), (not_aligned, 2, 1), (not_aligned, 2, 2), (aligned, 2, 3)):
+        launch(5, 0, tensors(x=x), None, {})
+        assert (len(function.slow), len(function.fast)) == (slow, fast)
+
+
 def test_a_listening_profiler_hears_every_launch(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     function, launch = kernel
     launch(5, 0, tensors(), None, {})
