@@ -110,7 +110,7 @@ def bench(terminal: Terminal, asked: Asked) -> Answer:
     records = [r for r in map(benchmarks.record_of, sweep.results) if r is not None]
     paths = _written(asked, log.path, records)
     if asked.keep:
-        paths += [("records", path) for path in benchmarks.keep(found, records)]
+        paths += [("records", path) for path in benchmarks.keep(found, sweep.results)]
     rows = results.table(records)
     return _answer(sweep, where, records, rows, paths)
 

@@ -9,11 +9,12 @@
 
 A record goes where `measured` finds it: an example's to `examples_curated/records/<gpu>.json`, a kept kernel's to `bench/<gpu>.json`
 in its folder. A new record of the same kernel, size and protocol takes the old one's place; records of what an example no longer
-is are dropped with it. Neighbours: `agent.verify.suite` runs the jobs, `commands/bench.py` is the command.
+is are dropped with it; what else the file holds stays. Neighbours: `agent.verify.suite` runs the jobs, `commands/bench.py` is the command.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,12 +32,12 @@ from .. import files, task
 from ..errors import KernelDamaged, UnknownSubject, UnknownTask
 from ..verify.subject import task_ref
 from ..verify.suite import Job, Machine, Options, Result, Tell, key_of, run
-from . import measured
+from . import measured, ratios
 from . import shelves as kernels
+from .compare import EXAMPLES
 from .shelves import Kept
 
 RECORDS = examples_curated.FOLDER / "records"
-EXAMPLES = "examples_curated"
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def targets(
 
 
 def _targets(text: str, folders: tuple[Path, ...], runs: Path, *, missing_ok: bool) -> list[Target]:
-    name = text.removeprefix(f"{EXAMPLES}/")
+    name = text.removeprefix(EXAMPLES)
     if text != name and name in examples_curated.catalog():
         return [of_example(name)]
     try:
@@ -97,7 +98,7 @@ def of_example(example_id: str) -> Target:
     if example_id not in task.cards():
         raise UnknownSubject(example_id, kinds="example of a task", hint="`coda-agent list tasks` shows them")
     program = examples_curated.load(example_id).program
-    return Target(f"{EXAMPLES}/{example_id}", example_id, program.to_json(), program.digest, None, RECORDS)
+    return Target(f"{EXAMPLES}{example_id}", example_id, program.to_json(), program.digest, None, RECORDS)
 
 
 def of_kept(kept: Kept) -> Target:
@@ -160,10 +161,6 @@ class Log:
         """Whether this need not be measured again."""
         return key in self.results and self.results[key].settled
 
-    def records(self) -> list[BenchRecord]:
-        """Every record, in the order of the results."""
-        return [found for found in map(record_of, self.results.values()) if found is not None]
-
 
 def record_of(result: Result) -> BenchRecord | None:
     """Its record, if it has one that can be read."""
@@ -217,29 +214,40 @@ def file_of(gpu: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", gpu.lower()).strip("-") + ".json"
 
 
-def keep(found: Sequence[Target], records: Iterable[BenchRecord]) -> list[Path]:
-    """Write records to the folders of the kernels whose programs they are of. Returns the files that were written."""
+def keep(found: Sequence[Target], results: Iterable[Result]) -> list[Path]:
+    """Write records beside the kernels that were measured, and nowhere else: an example and a kept kernel may be one program, and
+    were timed with schedules of their own. Returns the files that were written. Raises `KernelDamaged`."""
+    by_id = {target.id: target for target in found}
     places: dict[Path, list[BenchRecord]] = {}
-    current: dict[str, str] = {}
-    for target in found:
-        if target.records == RECORDS:
-            current[target.task] = target.digest
-    for record in records:
-        for target in found:
-            if target.digest == record.program_digest and target.task == record.task:
-                path = target.records / file_of(measured.gpu(record))
-                places.setdefault(path, []).append(record)
+    current = {target.task: target.digest for target in found if target.records == RECORDS}
+    for result in results:
+        target, record = by_id.get(result.kernel), record_of(result)
+        if target is not None and record is not None and target.digest == record.program_digest:
+            places.setdefault(target.records / file_of(measured.gpu(record)), []).append(record)
+    others = {path: _beside(path) for path in places}  # before anything is written
     for path, new in places.items():
         merged = {_place(r): r for r in [*_existing(path), *new]}
         now = current if path.parent == RECORDS else {}
-        write(path, [r for r in merged.values() if now.get(r.task, r.program_digest) == r.program_digest])
+        kept = [r for r in merged.values() if now.get(r.task, r.program_digest) == r.program_digest]
+        write(path, kept, beside=others[path])
     return sorted(places)
 
 
 def _place(record: BenchRecord) -> tuple[Any, ...]:
     """What a newer record takes the place of."""
     dims = tuple(sorted(record.dims.items()))
-    return record.task, record.program_digest, dims, record.dtype, record.protocol.get("name", "default")
+    return record.task, record.program_digest, dims, record.dtype, ratios.protocol(record)
+
+
+def _beside(path: Path) -> dict[str, Any]:
+    """What a file has besides its records: verdicts, say."""
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise KernelDamaged(f"{str(path)!r} cannot be read: {error}", hint="mend or remove it") from error
+    return {name: value for name, value in found.items() if name != "records"} if isinstance(found, dict) else {}
 
 
 def _existing(path: Path) -> Iterator[BenchRecord]:
@@ -247,8 +255,16 @@ def _existing(path: Path) -> Iterator[BenchRecord]:
         yield from (r for r in measured.of_file(path) if isinstance(r, BenchRecord))
 
 
-def write(path: Path, records: Iterable[BenchRecord]) -> None:
-    """A file of records, a line each, so that a change of one shows as one."""
+def write(path: Path, records: Iterable[BenchRecord], *, beside: Mapping[str, Any] | None = None) -> None:
+    """A file of records, a line each, so that a change of one shows as one; what lies `beside` them comes after, a line each."""
     ordered = sorted(records, key=lambda r: (r.task, tuple(r.dims.values()), r.program_digest))
     lines = ",\n".join(r.to_json() for r in ordered)
-    files.write_text(path, f'{{"records": [\n{lines}\n]}}\n')
+    more = "".join(_part(name, value) for name, value in (beside or {}).items())
+    files.write_text(path, f'{{"records": [\n{lines}\n]{more}}}\n')
+
+
+def _part(name: str, value: Any) -> str:
+    if not isinstance(value, dict):
+        return f",\n{json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}"
+    lines = ",\n".join(f"{json.dumps(k)}: {json.dumps(v, ensure_ascii=False)}" for k, v in value.items())
+    return f",\n{json.dumps(name)}: {{\n{lines}\n}}"

@@ -160,7 +160,7 @@ class _Subjects:
         self.examples = {i: comparing.of_example(i) for i in examples_curated.catalog() if i in known}
         for example in self.examples.values():
             if not example.trouble:
-                self.kernels[example.id] = _of_example(example, errors.get(example.task))
+                self.kernels[example.id] = _of_example(example, errors.get(example.digest))
         for entry in kernels.entries(folders):
             try:
                 kept = kernels.read(entry.path)
@@ -267,16 +267,16 @@ def _record(kept: Kept, name: str) -> Mapping[str, Any]:
 
 
 def _example_errors() -> dict[str, Mapping[str, Any]]:
-    """Numerics evidence by task, from the verdicts that lie beside the bank's records."""
+    """Numerics evidence by digest of the program, from the verdicts that lie beside the bank's records."""
     found: dict[str, Mapping[str, Any]] = {}
     for path in sorted(examples_curated.FOLDER.glob("records/*.json")):
         try:
             verdicts = json.loads(path.read_text("utf-8")).get("verdicts", {})
         except (OSError, ValueError, AttributeError):
             continue  # `measured` says so where the records are read
-        for task_id, verdict in verdicts.items() if isinstance(verdicts, dict) else ():
+        for verdict in verdicts.values() if isinstance(verdicts, dict) else ():
             if isinstance(verdict, dict) and isinstance(verdict.get("numerics"), dict):
-                found[task_id] = verdict["numerics"]
+                found[str(verdict.get("program_digest"))] = verdict["numerics"]
     return found
 
 

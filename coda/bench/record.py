@@ -128,7 +128,10 @@ class BenchRecord:
 
     def to_json(self) -> str:
         """As text; `from_json` gives an equal record."""
-        return json.dumps({"format": FORMAT, **dataclasses.asdict(self)}, ensure_ascii=False, allow_nan=False)
+        fields = dataclasses.asdict(self)
+        if not self.measured_at:
+            del fields["measured_at"]  # a record that never had it is written as it was
+        return json.dumps({"format": FORMAT, **fields}, ensure_ascii=False, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> BenchRecord:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import pathlib
 import signal
@@ -310,19 +311,23 @@ def test_records_are_kept_beside_their_kernels(
 ) -> None:
     monkeypatch.setattr(benchmarks, "RECORDS", tmp_path / "records")
     target = dataclasses.replace(benchmarks.of_example("rms_scale"), digest="d")
+
+    def with_record(found: BenchRecord) -> suite.Result:
+        return result.model_copy(update={"kernel": target.id, "record": json.loads(found.to_json())})
+
     (result, *_) = measure(options, jobs(1), benchmarks.Log(tmp_path / "r.jsonl")).results
     record = benchmarks.record_of(result)
     assert record is not None
-    (path,) = benchmarks.keep([target], [record])
+    (path,) = benchmarks.keep([target], [with_record(record)])
     assert path == tmp_path / "records" / "nvidia-test.json"
     assert measured.of_file(path) == (record,)
     other = dataclasses.replace(record, dims={"M": 7, "N": 1, "K": 1})
     newer = dataclasses.replace(record, noise_floor=0.02)
     published = dataclasses.replace(record, protocol={**record.protocol, "name": "paper"})
-    benchmarks.keep([target], [other, newer, published])
+    benchmarks.keep([target], [with_record(r) for r in (other, newer, published)])
     assert sorted(r.noise_floor for r in measured.of_file(path)) == sorted(  # type: ignore[union-attr]
         [other.noise_floor, 0.02, published.noise_floor]
     )
     changed = dataclasses.replace(target, digest="e")  # the example is another program now
-    benchmarks.keep([changed], [dataclasses.replace(record, program_digest="e")])
+    benchmarks.keep([changed], [with_record(dataclasses.replace(record, program_digest="e"))])
     assert [r.program_digest for r in measured.of_file(path)] == ["e"]  # type: ignore[union-attr]
