@@ -244,7 +244,7 @@ def _lint(terminal: Terminal, task: Task, settings: Settings) -> None:
 
     Raises `TaskRefused`, or `JudgeUnavailable` where the machine failed the lint.
     """
-    from ..keeping.shelves import judge_digest
+    from ..verify.identity import judge_digest
     from ..verify.lint import LintReport, lint_in_worker
 
     cached = settings.cache_dir / "lint" / f"{task.id}-{judge_digest(task.digest)[:24]}.json"

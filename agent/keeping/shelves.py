@@ -3,8 +3,7 @@
     Kept         one such kernel: its files, read and not trusted
     find         by path, by "task/name", by name alone where only one fits, or by run
     shelves      the folders in which kept kernels are looked for
-    judge_digest  what a word about a task depends on: its file, the library and the judge
-    tree_digest  what a verdict on a kernel depends on: the same, and the kernel's files
+    tree_digest  what a verdict on a kernel depends on: the task, the judge (`agent.verify.identity`), and the kernel's files
 
 `review`, `promote` and `compare` work on a `Kept`. Nothing here runs a candidate's code. Neighbours: `keep` wrote the folder,
 `agent.runs.store` the run, the package `authored_kernels` lists the shelves.
@@ -28,9 +27,9 @@ from ..errors import KernelDamaged, UnknownRun, UnknownSubject
 from ..llm.protocol import UNKNOWN_MODEL
 from ..runs import store
 from ..settings import Settings
+from ..verify.identity import ROOT, judge_digest
 
 MAX_FILE_BYTES = 4 << 20
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -170,18 +169,6 @@ def read(folder: Path, *, run: Path | None = None) -> Kept:
 
 JUDGED = ("kernel.py", "program.json", "schedule.json")
 """Files of a kernel that its verdict is about."""
-JUDGES = ("coda/**/*.py", "agent/verify/**/*.py", "agent/task.py", "agent/records.py")
-"""Files that make a verdict, below the root of the installation."""
-
-
-def judge_digest(task_digest: str, root: Path = ROOT) -> str:
-    """SHA-256 over everything that judging by this task depends on, but the machine."""
-    total = hashlib.sha256(f"task {task_digest}\n".encode())
-    paths = {path for pattern in JUDGES for path in root.glob(pattern) if "__pycache__" not in path.parts}
-    for path in sorted(paths):
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        total.update(f"{path.relative_to(root).as_posix()} {digest}\n".encode())
-    return total.hexdigest()
 
 
 def tree_digest(kept: Kept, task_digest: str, root: Path = ROOT) -> str:

@@ -4,6 +4,7 @@ In the order in which a candidate meets them, each gate with what it stands on:
 
     vocabulary.py      what a kernel file may name
     static_rules.py    rules on the syntax tree
+    identity.py        what a word depends on, as digests
     static.py          gate `static`: reads the text, runs nothing
     wire.py            strict documents across a process border;  plain.py  text that is safe to show and to store
     blame.py           whose fault an exception is: the candidate's, the task's or the machine's

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import JsonValue
 
 import coda
+from coda import env
 from coda.bench.peers import PEERS
 from coda.bench.timing import GpuBusy, gpu_lock
 
@@ -39,6 +40,7 @@ from ..errors import BenchUnavailable
 from ..records import Record, Status
 from ..task import Dims, lengths, load
 from .blame import OUT_OF_MEMORY
+from .identity import Tuned, judge_digest, tuned_digest
 from .journal import BROKEN, last_at_work
 from .worker import WorkerOutcome, WorkerSession, gpu_health, run_worker
 
@@ -159,7 +161,8 @@ _VOLATILE = ("sm_clock_mhz", "clocks", "platform")
 
 
 def key_of(job: Job, options: Options, environment: Mapping[str, str]) -> str:
-    """SHA-256 of everything that decides a result."""
+    """SHA-256 of everything that decides a result: the kernel, the task's file, the library, the judge, the schedules that a call
+    finds measured, the machine, and how it is measured."""
     parts = {
         "task": dict(job.task)["id"],
         "kernel": job.kernel,
@@ -172,8 +175,26 @@ def key_of(job: Job, options: Options, environment: Mapping[str, str]) -> str:
         "rounds": options.rounds,
         "environment": {k: v for k, v in environment.items() if k not in _VOLATILE},
         "coda": coda.__version__,
+        "judge": _judge(job.task["id"], job.task["folder"]),
+        "schedules": tuned_digest(_tunable(job), environment.get("gpu", ""), _cache(options)),
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+@functools.cache
+def _judge(task: str, folder: str) -> str:
+    """Of the code that this process has loaded: the files are read once."""
+    return judge_digest(load(task, pathlib.Path(folder)).digest)
+
+
+def _tunable(job: Job) -> set[Tuned]:
+    parts = _parts(job.program, job.task["id"], job.task["folder"], tuple(job.dims.items()))
+    return {Tuned(part.digest, p.m, p.n, p.k, p.dtype) for part, p in parts}
+
+
+def _cache(options: Options) -> pathlib.Path:
+    """Where the workers find schedules."""
+    return pathlib.Path(options.env.get("CODA_CACHE_DIR") or env.cache_dir())
 
 
 Tell = Callable[[str], None]
@@ -230,9 +251,8 @@ def needed(job: Job) -> int:
 
     task = load(job.task["id"], pathlib.Path(job.task["folder"]))
     declared = sum(math.prod(lengths(o.shape, job.dims)) for o in task.outputs)
-    products = sum(
-        p.m * p.n for _, p in _parts(job.program, job.task["id"], job.task["folder"], tuple(job.dims.items()))
-    )
+    parts = _parts(job.program, job.task["id"], job.task["folder"], tuple(job.dims.items()))
+    products = sum(p.m * p.n for part, p in parts if part.kind == "epilogue")
     return BYTES_PER_ELEMENT * (elements(task, job.dims) + max(0, products - declared))
 
 
@@ -240,7 +260,7 @@ def needed(job: Job) -> int:
 def _parts(
     program: str, task: str, folder: str, dims: tuple[tuple[str, int], ...]
 ) -> tuple[tuple[EpilogueProgram, Problem], ...]:
-    """What a job runs; nothing where its program does not fit its task, which is the worker's to say."""
+    """What a job runs, and at which sizes; nothing where its program does not fit its task, which is the worker's to say."""
     from .runner import problems
     from .subject import Subject
     from .tuning import DTYPE, blank
@@ -250,7 +270,7 @@ def _parts(
         found = problems(Subject.read(program, spec), blank(spec, dict(dims), DTYPE), None)
     except Exception:
         return ()
-    return tuple((part, problem) for part, problem in found if part.kind == "epilogue")
+    return tuple(found)
 
 
 # one wave ---------------------------------------------------------------------------------------------------------------

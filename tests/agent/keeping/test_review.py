@@ -15,8 +15,9 @@ import pytest
 from agent.errors import KernelDamaged, UnknownSubject
 from agent.keeping import packet, reviews
 from agent.keeping import review as reviewing
-from agent.keeping.shelves import ROOT, find, read, tree_digest
+from agent.keeping.shelves import find, read, tree_digest
 from agent.records import Status
+from agent.verify.identity import ROOT
 
 pytestmark = pytest.mark.null
 

@@ -14,13 +14,16 @@ import time
 
 import pytest
 
+from agent import task as tasks
 from agent.errors import BenchUnavailable
 from agent.keeping import benchmarks, measured
 from agent.records import Status
-from agent.verify import suite
+from agent.verify import identity, suite
 from agent.verify.journal import BROKEN, TOO_LONG, Journal, last_at_work
+from coda import schedules
 from coda.bench.record import BenchRecord
 from coda.bench.timing import gpu_lock
+from coda.problem import Schedule
 
 pytestmark = pytest.mark.interp
 
@@ -209,6 +212,43 @@ def test_another_protocol_or_peer_set_is_another_result(options: suite.Options) 
         suite.key_of(dataclasses.replace(job, digest="x"), options, where.environment),
     }
     assert len(others | {key}) == 5
+
+
+def test_another_judge_task_or_measured_schedule_is_another_result(
+    options: suite.Options, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (job,) = jobs(64)
+
+    def key(options: suite.Options = options) -> str:
+        return suite.key_of(job, options, WHERE.environment)
+
+    def entry(gpu: str, m: int, created: str, **best: int) -> schedules.Entry:
+        ((part, problem),) = suite._parts(job.program, "rms_scale", job.task["folder"], tuple(job.dims.items()))
+        about = schedules.Key(part.digest, dataclasses.replace(problem, m=m, arch="sm_90"), gpu, (("torch", "2"),))
+        timed = [schedules.Candidate(Schedule(tile_m=t), "candidate", "timed", samples=(1.0,)) for t in (64, 128)]
+        return schedules.Entry(about, "s", ("triton",), tuple(timed), best, best["triton"], None, created, 1.0)
+
+    seen = [key()]
+    schedules.write(entry("another GPU", 64, "2026-01-01", triton=0))
+    schedules.write(entry("NVIDIA Test", 65, "2026-01-01", triton=0))
+    assert key() == seen[0]  # nothing that this job would take
+    for at in (0, 1):
+        path = schedules.write(entry("NVIDIA Test", 64, "2026-01-01", triton=at))
+        os.utime(path, ns=(at, at))
+        seen.append(key())
+    path = schedules.write(entry("NVIDIA Test", 64, "2026-02-02", triton=1))
+    os.utime(path, ns=(5, 5))
+    assert key() == seen[-1]  # tuned again, with the same outcome
+    assert key(dataclasses.replace(options, env={"CODA_CACHE_DIR": str(tmp_path / "empty")})) == seen[0]
+    (path.parent / "damaged.json").write_text("[1")
+    assert key() == seen[-1]
+    monkeypatch.setattr(suite, "_judge", lambda task, folder: "another")
+    seen.append(key())
+    assert len(set(seen)) == 4
+    monkeypatch.undo()
+    task = tasks.load("rms_scale")
+    assert suite._judge("rms_scale", job.task["folder"]) == identity.judge_digest(task.digest)
+    assert identity.judge_digest(task.digest) != identity.judge_digest("another task")
 
 
 def test_a_sweep_that_is_killed_goes_on(options: suite.Options, tmp_path: pathlib.Path) -> None:
