@@ -32,6 +32,7 @@ from coda.program import EpilogueProgram, Operand
 FLOATS = ("float64", "float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
 NO_GRADIENT = "call it under torch.no_grad() and write the backward as a kernel too; coda.ops is for such pairs"
 INTS = ("int64", "int32", "int16", "int8", "uint8")
+_INT_DTYPES = tuple(getattr(torch, name) for name in INTS)
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,16 @@ class Bound:
 def dtype_name(tensor: torch.Tensor) -> str:
     """ "bfloat16" of torch.bfloat16."""
     return str(tensor.dtype).removeprefix("torch.")
+
+
+def held(given: Mapping[str, Any]) -> dict[str, str]:
+    """What programs are specialised for: "int" or "float" of each tensor by name. Others, as of booleans, are left to the
+    checks of a call."""
+    return {
+        name: "float" if x.is_floating_point() else "int"
+        for name, x in given.items()
+        if isinstance(x, torch.Tensor) and (x.dtype in _INT_DTYPES or x.is_floating_point())
+    }
 
 
 def bind(
@@ -76,7 +87,7 @@ def check(program: EpilogueProgram, given: Mapping[str, Any]) -> tuple[int, int,
     for name, x in given.items():
         _check_type(program, name, x)
     shapes = {name: tuple(x.shape) for name, x in given.items() if isinstance(x, torch.Tensor)}
-    decides = "b" if program.kind == "epilogue" else program.first_tile.name  # type: ignore[union-attr]
+    decides, _ = program.decides_columns
     if len(shapes[decides]) == 2:
         shapes[decides] = (shapes[decides][0], int(shapes[decides][1]))  # N is a number also where a graph is traced
     m, n, k = program.sizes(shapes)
@@ -255,8 +266,21 @@ def check_targets(
             raise DTypeUnsupported(what, got="a negated view", expected="memory as it is")
         if t.device != device:
             raise DeviceMismatch(what, got=str(t.device), expected=str(device))
-        if t.numel() and any(s == 0 and d > 1 for s, d in zip(t.stride(), t.shape, strict=True)):
-            raise OverlappingOutput(f"{what} is a broadcast view", got=f"strides {t.stride()}")
+        check_writable(what, t)
+
+
+def check_writable(what: str, t: torch.Tensor) -> None:
+    """Refuse memory that no kernel may write into. Raises `OverlappingOutput` where an element may share its place with
+    another one, as in broadcast and sliding views, and `NotDifferentiable` where autograd would not hear of the write."""
+    if t.requires_grad and torch.is_grad_enabled():
+        raise NotDifferentiable(f"{what} wants a gradient, and a raw kernel call has none", hint=NO_GRADIENT)
+    if not t.numel():
+        return
+    reach = 0  # of the smaller strides together
+    for stride, size in sorted(zip(t.stride(), t.shape, strict=True), key=lambda axis: axis[0]):
+        if stride <= reach and size > 1:
+            raise OverlappingOutput(f"{what} overlaps itself", got=f"shape {tuple(t.shape)}, strides {t.stride()}")
+        reach += (size - 1) * stride
 
 
 def extent(t: torch.Tensor) -> tuple[int, int]:

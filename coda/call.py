@@ -81,6 +81,8 @@ def prepare(
     """Run one program, with every check: what the next call of its kind needs, and the outputs in order."""
     bound = bind(program, args, operands, out)
     chosen, artifact = _compiled(program, bound, backend, config)
+    if out:  # autograd is told, or it would take the old values for what it has saved; not of a call that was refused
+        increment_version(out.values())
     chosen.launch(artifact, bound.tensors)
     results = [bound.tensors[f"out.{name}"] for name in bound.outputs]
     places = program.argument_names[: len(args)]
@@ -246,8 +248,6 @@ class Calls:
             return ready.launch(values)
         if kind is ELSEWHERE:
             return None
-        if out:  # autograd is told, or it would take the old values for what it has saved
-            increment_version([t for t in out.values() if isinstance(t, Tensor)])
         ready, results = prepare(program(), args, operands, backend, config, out)
         if kind is not None:
             self._ready[kind] = ready

@@ -24,7 +24,7 @@ from coda.arguments import arguments
 from coda.errors import BadSchedule, BadSignature, DeviceMismatch, OverlappingOutput, ShapeMismatch, UnknownOperand
 from coda.plan import Plan
 from coda.plan_tracing import PlanValue, operand_dtypes, record_call, trace_plan
-from coda.primitives.types import DType, Kind
+from coda.primitives.types import Kind
 from coda.problem import Schedule
 from coda.program import EpilogueProgram, parse_json
 from coda.tracing import Signature, signature, trace
@@ -58,6 +58,11 @@ class Kernel(Generic[Data]):
         """The program for arguments that hold "int" or "float" by name, and for compile-time constants."""
         raise NotImplementedError
 
+    def of_call(self, args: Sequence[Any], operands: Mapping[str, Any]) -> tuple[Data, dict[str, Any]]:
+        """The program that a call runs, and its arguments by name: defaults filled in, compile-time constants taken out.
+        Raises a `CallError` for names that do not fit."""
+        raise NotImplementedError
+
     @property
     def gemms(self) -> int:
         """How many GEMMs a call runs."""
@@ -86,10 +91,21 @@ class _Programmed(Kernel[EpilogueProgram]):
         return int(self.program.kind == "epilogue")
 
     def reference(self, *args: Any, dtype: Any = None, **operands: Any) -> dict[str, Any]:
+        program, given = self.of_call(args, operands)
+        return program.reference(dtype=dtype, **given)
+
+    def of_call(self, args: Sequence[Any], operands: Mapping[str, Any]) -> tuple[EpilogueProgram, dict[str, Any]]:
+        operands = dict(operands)
         constants = self._constants(operands)
-        return self.specialise(bound_dtypes(self.program, args, operands), constants).reference(
-            *args, dtype=dtype, **operands
-        )
+        return self._of_call(args, operands, constants)
+
+    def _of_call(
+        self, args: Sequence[Any], operands: Mapping[str, Any], constants: Mapping[str, int | bool]
+    ) -> tuple[EpilogueProgram, dict[str, Any]]:
+        from coda.binding import held
+
+        given = arguments(self.program, args, operands)
+        return self.specialised(held(given), constants), given
 
     def specialise(
         self, dtypes: Mapping[str, str] | None = None, constants: Mapping[str, int | bool] | None = None
@@ -146,7 +162,7 @@ class _Programmed(Kernel[EpilogueProgram]):
 
             self._calls = Calls()
         results = self._calls(
-            lambda: self.specialise(bound_dtypes(self.program, args, operands), constants),
+            lambda: self._of_call(args, operands, constants)[0],
             args,
             operands,
             backend,
@@ -225,8 +241,12 @@ class PlanKernel(Kernel[Plan]):
         return self._special.get(key, self.program)
 
     def reference(self, *args: Any, dtype: Any = None, **operands: Any) -> dict[str, Any]:
-        plan = self.specialise(_plan_dtypes(self.program.bind(args, operands)))
+        plan, _ = self.of_call(args, operands)
         return plan.reference(*args, dtype=dtype, **operands)
+
+    def of_call(self, args: Sequence[Any], operands: Mapping[str, Any]) -> tuple[Plan, dict[str, Any]]:
+        given = self.program.bind(args, operands)
+        return self._specialised(given), given
 
     def __call__(
         self,
@@ -265,7 +285,9 @@ class PlanKernel(Kernel[Plan]):
         return self.specialise(dtypes)
 
     def _specialised(self, bound: Mapping[str, Any]) -> Plan:
-        return self.specialise(_plan_dtypes(bound))
+        from coda.binding import held
+
+        return self.specialise(held(bound))
 
     def written(self, results: Sequence[Any], out: Mapping[str, Any]) -> list[Any]:
         """The results, those with a tensor in `out` copied there. Raises `ShapeMismatch`."""
@@ -280,7 +302,7 @@ class PlanKernel(Kernel[Plan]):
         """Names, types, devices and overlaps of `out`, before anything runs."""
         import torch
 
-        from coda.binding import extent
+        from coda.binding import check_writable, extent
 
         inputs = {name: x for name, x in bound.items() if isinstance(x, torch.Tensor)}
         device = next(iter(inputs.values())).device
@@ -291,6 +313,7 @@ class PlanKernel(Kernel[Plan]):
             if not isinstance(target, torch.Tensor) or target.device != device:
                 got = str(target.device) if isinstance(target, torch.Tensor) else type(target).__name__
                 raise DeviceMismatch(f"{self.name}: out={name!r}", got=got, expected=f"a tensor on {device}")
+            check_writable(f"{self.name}: out={name!r}", target)
             low, high = extent(target)
             for other, x in seen:
                 first, last = extent(x)
@@ -304,29 +327,6 @@ def _check_config(config: object) -> None:
         raise BadSchedule(
             "config is no schedule", got=f"{type(config).__name__} {config!r:.40}", expected="coda.Schedule(…)"
         )
-
-
-def bound_dtypes(program: EpilogueProgram, args: Sequence[Any], operands: Mapping[str, Any]) -> dict[str, str]:
-    """ "int" or "float" of every vector that a tensor is bound to."""
-    import torch
-
-    positional = (
-        dict(zip((o.name for o in program.operands), args, strict=False)) if program.kind == "pointwise" else {}
-    )
-    found = {}
-    for operand in program.operands:
-        x = operands.get(operand.name, positional.get(operand.name))
-        if operand.kind is Kind.TILE or not isinstance(x, torch.Tensor) or x.dtype is torch.bool:
-            continue
-        found[operand.name] = str(DType.FLOAT if x.is_floating_point() else DType.INT)
-    return found
-
-
-def _plan_dtypes(bound: Mapping[str, Any]) -> dict[str, str]:
-    import torch
-
-    ints = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-    return {name: "int" for name, x in bound.items() if isinstance(x, torch.Tensor) and x.dtype in ints}
 
 
 @functools.cache

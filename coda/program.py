@@ -122,12 +122,22 @@ class EpilogueProgram:
             return output.dtype
         return dtype if self.nodes[output.node].type.kind is Kind.TILE else compute_dtype(dtype)
 
+    def output_axes(self, name: str) -> tuple[bool, Fraction]:
+        """Whether an output has rows, and its columns as a fraction of N; 0 of what has none."""
+        t = self.output_type(name)
+        part = t.width / t.size if t.kind is Kind.SEGMENT else t.width
+        return t.kind is not Kind.ROW, Fraction(0) if t.kind is Kind.COL else part
+
     def output_shape(self, name: str, m: int, n: int) -> tuple[int, ...]:
         """Shape of one output."""
-        t = self.output_type(name)
-        if t.kind in (Kind.TILE, Kind.SEGMENT):
-            return (m, t.columns(n))
-        return (m,) if t.kind is Kind.COL else (t.columns(n),)
+        rows, part = self.output_axes(name)
+        return shape_of(rows, part.numerator, part.denominator, m, n)
+
+    @property
+    def decides_columns(self) -> tuple[str, Fraction]:
+        """The input that decides N, and its columns as a fraction of N."""
+        first = self.first_tile
+        return ("b", Fraction(1)) if self.kind == "epilogue" or first is None else (first.name, first.width)
 
     @property
     def argument_names(self) -> list[str]:
@@ -291,6 +301,12 @@ class EpilogueProgram:
         from coda.evaluate import reference
 
         return reference(self, args, operands, dtype)
+
+
+def shape_of(rows: bool, numerator: int, denominator: int, m: int, n: int) -> tuple[int, ...]:
+    """The shape of an output with these axes (`EpilogueProgram.output_axes`); M and N may be symbolic."""
+    columns = (n * numerator // denominator,) if numerator else ()
+    return (m, *columns) if rows else columns
 
 
 def live_nodes(nodes: tuple[Node, ...], roots: Iterable[int]) -> list[int]:

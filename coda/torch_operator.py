@@ -24,7 +24,6 @@ import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,13 +31,12 @@ from torch import Tensor
 
 from coda import handles
 from coda.arguments import arguments
-from coda.binding import NO_GRADIENT, check, check_targets, new_outputs
+from coda.binding import NO_GRADIENT, check, check_targets, held, new_outputs
 from coda.call import Calls
 from coda.errors import DeviceMismatch, NotDifferentiable, UnknownOperand, UnknownProgram, Unsupported
 from coda.plan import Plan, execute
-from coda.primitives.types import Kind
 from coda.problem import Schedule
-from coda.program import EpilogueProgram
+from coda.program import EpilogueProgram, shape_of
 from coda.replay import PlanCalls, compute_of
 
 if TYPE_CHECKING:
@@ -91,19 +89,18 @@ def _spelled(values: tuple[Any, ...]) -> str:
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _layout(digest: str) -> tuple[tuple[str, str, int, int, str], ...]:
-    """What decides N and, for each output: name, kind, columns as a fraction of N, and dtype (empty: the default rule)."""
+def _rules(digest: str, dtype: torch.dtype) -> tuple[tuple[str, int, int], tuple[tuple[str, bool, int, int, Any], ...]]:
+    """The program's own rules as constants, where the first matrix has `dtype`: which input decides N and its columns as a
+    fraction of N; for each output its name, whether it has rows, its columns as a fraction of N, and its dtype."""
     program = _entry(digest).program
     assert isinstance(program, EpilogueProgram)
-    first = program.first_tile
-    width = Fraction(1) if program.kind == "epilogue" or first is None else first.width
-    decides = "b" if program.kind == "epilogue" or first is None else first.name
-    found = [(decides, "", width.numerator, width.denominator, "")]
+    decides, width = program.decides_columns
+    outputs = []
     for output in program.outputs:
-        t = program.nodes[output.node].type
-        part = t.width / t.size if t.kind is Kind.SEGMENT else t.width
-        found.append((output.name, str(t.kind), part.numerator, part.denominator, output.dtype or ""))
-    return tuple(found)
+        rows, part = program.output_axes(output.name)
+        stored = getattr(torch, program.output_dtype(output.name, str(dtype).removeprefix("torch.")))
+        outputs.append((output.name, rows, part.numerator, part.denominator, stored))
+    return (decides, width.numerator, width.denominator), tuple(outputs)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -249,36 +246,36 @@ def traced(
     constants: tuple[tuple[str, Any], ...],
 ) -> Any:
     """A call of one program as an operator. Dynamo reads this function: it does nothing but sort the arguments."""
-    tensors, scalars, names, dtypes = _sorted(kernel, args, operands)
+    given = _given(kernel, args, operands)
+    tensors, scalars, names, dtypes = _sorted(kernel, given, out)
     digest = _digest(kernel.handle, dtypes, constants)
     how = (names, backend or "", "" if config is None else _spelled(_fields(config)))
     if not out:
         return kernel.result(*torch.ops.coda.run(digest, tensors, scalars, *how))
     _check_names(kernel, out)
-    targets = _targets(tensors, names, out, _layout(digest))
+    targets = _targets(digest, kernel.places[0], given, out)
+    if targets is None:
+        return kernel.result(*torch.ops.coda.run(digest, tensors, scalars, *how))  # it says what is wrong
     torch.ops.coda.run_out(digest, tensors, scalars, targets, *how)
     return kernel.result(*targets)
 
 
-def _targets(
-    tensors: list[Tensor], names: str, out: Mapping[str, Any], layout: tuple[tuple[str, str, int, int, str], ...]
-) -> list[Tensor]:
-    """Every output in order: those given, and new ones of the shapes that `_layout` describes."""
-    by_name = dict(zip(names.split(","), tensors, strict=False))  # tensors come before numbers
-    decides, _, numerator, denominator, _ = layout[0]
-    first = by_name["a" if decides == "b" else decides]
-    m, n = first.shape[0], by_name[decides].shape[1] * denominator // numerator
+def _targets(digest: str, place: str, given: Mapping[str, Any], out: Mapping[str, Any]) -> list[Tensor] | None:
+    """Every output in order: those given, and new ones by the program's rules. None where a matrix that decides is missing."""
+    first = given.get(place)
+    if not isinstance(first, Tensor):
+        return None
+    (decides, numerator, denominator), rules = _rules(digest, first.dtype)
+    columns = given.get(decides)
+    if not isinstance(columns, Tensor) or first.ndim != 2 or columns.ndim != 2:
+        return None
+    m, n = first.shape[0], columns.shape[1] * denominator // numerator
     targets = []
-    for name, kind, numerator, denominator, dtype in layout[1:]:
+    for name, rows, numerator, denominator, dtype in rules:
         if name in out:
             targets.append(out[name])
             continue
-        columns = n * numerator // denominator
-        shape = (m,) if kind == "col" else (columns,) if kind == "row" else (m, columns)
-        stored = getattr(torch, dtype) if dtype else first.dtype
-        if not dtype and kind not in ("tile",):
-            stored = torch.float64 if first.dtype == torch.float64 else torch.float32
-        targets.append(first.new_empty(shape, dtype=stored))
+        targets.append(first.new_empty(shape_of(rows, numerator, denominator, m, n), dtype=dtype))
     return targets
 
 
@@ -291,7 +288,8 @@ def traced_plan(
     out: Mapping[str, Any] | None,
 ) -> Any:
     """A call of a plan as an operator; what is given to write into is copied to."""
-    tensors, scalars, names, dtypes = _sorted(kernel, args, operands)
+    given = _given(kernel, args, operands)
+    tensors, scalars, names, dtypes = _sorted(kernel, given, out)
     digest = _digest(kernel.handle, dtypes, ())
     results = torch.ops.coda.run(
         digest, tensors, scalars, names, backend or "", "" if config is None else _spelled(_fields(config))
@@ -310,13 +308,8 @@ def _fields(config: Schedule) -> tuple[Any, ...]:
     return tuple([getattr(config, name) for name in SCHEDULE_FIELDS])
 
 
-def _sorted(
-    kernel: Kernel[Any], args: Sequence[Any], operands: Mapping[str, Any]
-) -> tuple[list[Tensor], list[Any], str, tuple[tuple[str, str], ...]]:
-    """Tensors, numbers, the names of both in this order, and whether each tensor holds ints or floats.
-
-    Raises `NotDifferentiable`, and `UnknownOperand` for too many arguments or one that is given twice.
-    """
+def _given(kernel: Kernel[Any], args: Sequence[Any], operands: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments by name. Raises `UnknownOperand` for too many, or one that is given twice."""
     places = kernel.places
     given: dict[str, Any] = {}
     for at, x in enumerate(args):
@@ -329,8 +322,18 @@ def _sorted(
             _leave(f"UnknownOperand: {kernel.name}: {name} was given twice")
             raise UnknownOperand(f"{kernel.name}: {name} was given twice")
         given[name] = x
+    return given
+
+
+def _sorted(
+    kernel: Kernel[Any], given: Mapping[str, Any], out: Mapping[str, Any] | None
+) -> tuple[list[Tensor], list[Any], str, tuple[tuple[str, str], ...]]:
+    """Tensors, numbers, the names of both in this order, and whether each tensor holds ints or floats.
+
+    Raises `NotDifferentiable`, also for what is written into.
+    """
     tensors, scalars = [], []
-    names, numbers, dtypes, wanting = [], [], [], []
+    names, numbers, wanting = [], [], []
     for name, x in given.items():
         if not isinstance(x, Tensor):
             scalars.append(x)
@@ -340,13 +343,15 @@ def _sorted(
         names.append(name)
         if x.requires_grad:
             wanting.append(name)
-        if x.dtype != torch.bool:
-            dtypes.append((name, "float" if x.is_floating_point() else "int"))
+    if out:
+        for name, x in out.items():
+            if isinstance(x, Tensor) and x.requires_grad:
+                wanting.append(f"out={name!r}")
     if wanting and torch.is_grad_enabled():
         got = f"requires_grad on {', '.join(wanting)}"
         _leave(f"NotDifferentiable: {kernel.name}: a raw kernel call has no gradient: got {got}. {NO_GRADIENT}")
         raise NotDifferentiable(f"{kernel.name}: a raw kernel call has no gradient", got=got, hint=NO_GRADIENT)
-    return tensors, scalars, ",".join(names + numbers), tuple(dtypes)
+    return tensors, scalars, ",".join(names + numbers), tuple(held(given).items())
 
 
 def _check_names(kernel: Kernel[Any], out: Mapping[str, Any]) -> None:

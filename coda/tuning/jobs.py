@@ -13,13 +13,12 @@ from typing import Any
 
 import torch
 
-from coda.arguments import arguments
 from coda.binding import bind
 from coda.kernel import Epilogue, PlanKernel, Pointwise
-from coda.plan import execute
-from coda.primitives.types import Kind
+from coda.plan import Plan, execute
 from coda.problem import Problem, Schedule
 from coda.program import EpilogueProgram
+from coda.replay import compute_of
 
 
 @dataclass(frozen=True)
@@ -52,17 +51,9 @@ def jobs(kernel: Epilogue | Pointwise | PlanKernel, *args: Any, arch: str | None
         return {name: bound.tensors[f"out.{name}"] for name in bound.outputs}
 
     with torch.no_grad():
-        if isinstance(kernel, PlanKernel):
-            given = kernel.program.bind(args, operands)
-            plan = kernel.specialise({name: _held(x) for name, x in given.items() if isinstance(x, torch.Tensor)})
-            execute(plan, given, run, torch.float32, rounds=True)
+        program, given = kernel.of_call(args, operands)
+        if isinstance(program, Plan):
+            execute(program, given, run, compute_of(program, given), rounds=True)
         else:
-            given = arguments(kernel.program, args, operands)
-            vectors = [o.name for o in kernel.program.operands if o.kind is not Kind.TILE]
-            held = {n: _held(given[n]) for n in vectors if isinstance(given[n], torch.Tensor)}
-            run(kernel.specialise(held), given)
+            run(program, given)
     return list(found)
-
-
-def _held(x: torch.Tensor) -> str:
-    return "float" if x.is_floating_point() else "int"

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import coda
-from coda import Schedule, errors
+from coda import Schedule, binding, errors
 from coda.backends import registry
 from coda.primitives import ColVector, RowVector, Scalar, Tile, col_sum, row_sum
 from coda.testing import Guarded, as_bytes, poisoned, unchanged
@@ -181,7 +181,7 @@ def test_overlaps():
     named["c"] = flat[:16].view(4, 4)
     with pytest.raises(errors.OverlappingOutput):
         add(a, b, **named, out={"y": flat[1:17].view(4, 4)})
-    with pytest.raises(errors.OverlappingOutput, match="broadcast"):
+    with pytest.raises(errors.OverlappingOutput, match="itself"):
         add(a, b, **named, out={"y": torch.zeros(4, 1).expand(4, 4)})
     named["c"].copy_(torch.randn(4, 4))
     expected = add(a, b, **named).y
@@ -251,6 +251,62 @@ def test_poison_shows_in_every_dtype():
     for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn):
         assert poisoned((2, 3), dtype).float().isnan().all()
     assert (poisoned((2,), torch.int64) != 0).all()
+
+
+@pytest.mark.parametrize("strides", [(1, 1), (2, 1), (1, 2), (0, 1), (3, 1)])
+def test_an_output_that_overlaps_itself_is_refused(strides):
+    (a, b), named = inputs(4, 4, 4)
+    sliding = torch.zeros(40).as_strided((4, 4), strides)
+    with pytest.raises(errors.OverlappingOutput, match=r"y.*itself"):
+        add(a, b, **named, out={"y": sliding})
+    with pytest.raises(errors.OverlappingOutput, match=r"y.*itself"):
+        chained(*square(), out={"y": sliding})
+    with pytest.raises(errors.OverlappingOutput, match=r"s.*itself"):
+        add(a, b, **named, out={"s": torch.zeros(1).expand(4)})
+
+
+@pytest.mark.parametrize(("shape", "strides"), [((4, 4), (1, 4)), ((4, 4), (9, 2)), ((4, 1), (1, 0)), ((1, 4), (0, 3))])
+def test_an_output_of_any_other_strides_is_written(shape, strides):
+    (a, b), named = inputs(*shape, 4)
+    y = torch.zeros(80).as_strided(shape, strides)
+    add(a, b, **named, out={"y": y})
+    assert torch.equal(y, add(a, b, **named).y)
+
+
+def test_an_output_that_wants_a_gradient_is_refused():
+    (a, b), named = inputs(4, 4, 4)
+    leaf = torch.zeros(4, 4, requires_grad=True)
+    for y in (leaf, leaf * 1):
+        for _ in range(2):
+            with pytest.raises(errors.NotDifferentiable, match=r"(?s)out='y'.*coda\.ops"):
+                add(a, b, **named, out={"y": y})
+            with pytest.raises(errors.NotDifferentiable, match=r"(?s)out='y'.*coda\.ops"):
+                chained(*square(), out={"y": y})
+            with torch.no_grad():
+                add(a, b, **named, out={"y": y})
+
+
+@pytest.mark.parametrize(
+    ("dtype", "held"),
+    [
+        ("int64", "int"),
+        ("uint8", "int"),
+        ("float16", "float"),
+        ("float64", "float"),
+        ("bool", None),
+        ("complex64", None),
+    ],
+)
+def test_what_a_kernel_is_specialised_for(dtype, held):
+    v = torch.ones(3, dtype=getattr(torch, dtype))
+    assert binding.held({"v": v, "s": 1.0}) == ({"v": held} if held else {})
+    (a, b), named = inputs()
+    program, given = add.of_call((a,), {"b": b, **named, "v": v})
+    assert program.operand("v").dtype == (held or "float")
+    assert set(given) == {"a", "b", "c", "r", "v"}
+    plan, given = chained.of_call((a, b), {"v": v})
+    assert plan.programs[0].operand("v").dtype == (held or "float")
+    assert set(given) == {"x", "w", "v"}
 
 
 # outputs and plans --------------------------------------------------------------------------------------------------

@@ -156,6 +156,20 @@ def test_autograd_hears_of_what_is_written(monkeypatch: pytest.MonkeyPatch) -> N
         residual_rms(a, b, **named, out={"h": torch.ones(8, 12)})
 
 
+def test_autograd_hears_nothing_of_a_call_that_was_refused() -> None:
+    (a, b), named = inputs()
+    for warm in (False, True):
+        if warm:
+            residual_rms(a, b, **named, out={"h": torch.ones(8, 12), "q": torch.ones(8, 12)})
+        wanting, h = torch.ones(8, 12, requires_grad=True), torch.ones(8, 12)
+        saves_h = wanting * h
+        for bad in (h, torch.ones(8, 11), "no tensor"):
+            with pytest.raises(errors.CallError):
+                residual_rms(a, b, **named, out={"h": h, "q": bad})
+        saves_h.sum().backward()
+        assert wanting.grad is not None
+
+
 # what makes another kind of call ------------------------------------------------------------------------------------
 
 

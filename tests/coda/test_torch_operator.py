@@ -253,6 +253,21 @@ def test_a_gradient_is_never_dropped(graphs: Graphs) -> None:
             assert not any(t.requires_grad for t in compiled(torch.nn.Parameter(a), b, z, gamma, v))
 
 
+@pytest.mark.parametrize("kernel", ["epilogue", "plan"])
+def test_what_is_written_never_wants_a_gradient(graphs: Graphs, kernel: str) -> None:
+    def call(target: Any, a: Any, b: Any, z: Any, gamma: Any, v: Any) -> Any:
+        if kernel == "plan":
+            return chain(a, b, z, gamma, v, out={"s": target})
+        return gated(a, b, z=z, gamma=gamma, out={"s": target})
+
+    target = torch.zeros(6, requires_grad=True)
+    with pytest.raises(errors.NotDifferentiable, match="out='s'"):
+        torch.compile(call, backend=graphs)(target, *inputs())
+    torch._dynamo.reset()
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"NotDifferentiable.*out='s'.*coda\.ops"):
+        torch.compile(call, backend=graphs, fullgraph=True)(target, *inputs())
+
+
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
@@ -265,6 +280,13 @@ def test_a_gradient_is_never_dropped(graphs: Graphs) -> None:
         (lambda a, b, z, gamma, v: shifted(z, 1.0, v, x=z), "UnknownOperand", "twice"),
         (lambda a, b, z, gamma, v: shifted(z, 1.0, v, out={"q": z}), "UnknownOperand", "no output 'q'"),
         (lambda a, b, z, gamma, v: shifted(z, 1.0, v, out={"y": v}), "ShapeMismatch", "out='y'"),
+        (lambda a, b, z, gamma, v: shifted(s=1.0, v=v, out={"t": v * 1}), "MissingOperand", "x"),
+        (lambda a, b, z, gamma, v: gated(a, b, gamma=gamma, out={"s": v * 1}), "MissingOperand", "z"),
+        (lambda a, b, z, gamma, v: gated(a, v, z=z, gamma=gamma, out={"s": v * 1}), "ShapeMismatch", "b"),
+        (lambda a, b, z, gamma, v: gated(v, b, z=z, gamma=gamma, out={"s": v * 1}), "ShapeMismatch", "a"),
+        (lambda a, b, z, gamma, v: gated(a, 2.0, z=z, gamma=gamma, out={"s": v * 1}), "DTypeUnsupported", "b"),
+        (lambda a, b, z, gamma, v: shifted(a=a, s=1.0, v=v, out={"t": v * 1}), "UnknownOperand", "a"),
+        (lambda a, b, z, gamma, v: shifted(2.0, 1.0, v, out={"t": v * 1}), "DTypeUnsupported", "x"),
         (lambda a, b, z, gamma, v: chain(a, b, z, gamma), "MissingOperand", "v"),
         (lambda a, b, z, gamma, v: chain(a, b, z, gamma, v, out={"q": z}), "UnknownOperand", "no output 'q'"),
     ],
