@@ -139,11 +139,12 @@ def _shape(
 
 
 def refusal(found: Entrants) -> Answer | None:
-    """The word where no kernel can race."""
+    """The word where no kernel can race: NOT_RUN where this machine has none of its backends, which is no fault of the kernel."""
     if found.wrong:
         return Status.WRONG_VALUES, found.wrong, None
     if not found.kernels:
-        return Status.RUNTIME_ERROR, "; ".join(f"{n}: {why}" for n, why in found.absent.items()), None
+        word = Status.NOT_RUN if found.refused.keys() <= found.unavailable else Status.RUNTIME_ERROR
+        return word, "; ".join(f"{n}: {why}" for n, why in found.refused.items()) or "there is no fused backend", None
     return None
 
 

@@ -50,7 +50,8 @@ _READY: list[_Ready] = []
 
 def work(payload: dict[str, Any]) -> dict[str, Any]:
     """One step. `device`: {} -> gpu, memory, environment. `ready`: {"program", "task", "seed", "schedule", "backends", "dims",
-    "peers", "excluded", "journal", "turn", "seconds"} -> status, reason, absent. `race`: {"rounds", "protocol"} -> status, reason, record."""
+    "peers", "excluded", "any_backend", "journal", "turn", "seconds"} -> status, reason, absent. `race`: {"rounds", "protocol"}
+    -> status, reason, record; INFRA_ERROR in a process where nothing is ready."""
     torch.backends.cuda.matmul.allow_tf32 = False
     steps = {"device": _device, "ready": _get_ready, "race": _race}
     with torch.no_grad():
@@ -88,13 +89,16 @@ def _get_ready(payload: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _race(payload: Mapping[str, Any]) -> dict[str, Any]:
+    if not _READY:
+        reason = "the process in which everything was ready has ended: this one has nothing to race"
+        return {"status": str(Status.INFRA_ERROR), "reason": reason, "record": None}
     ready = _READY.pop()
-    clock = CudaClock()
-    copy, moved = device_copy()
-    bandwidth = copy_bandwidth(clock, copy, moved)
-    del copy
 
     def run() -> Answer:
+        clock = CudaClock()
+        copy, moved = device_copy()
+        bandwidth = copy_bandwidth(clock, copy, moved)
+        del copy
         contest = contest_of(ready.task, ready.subject, ready.dims, ready.sets[0], ready.found, bandwidth)
         return race(
             contest,

@@ -24,7 +24,7 @@ import torch
 from coda.backends import registry
 from coda.bench import empty, peers
 from coda.bench.candidates import Candidate, Setting
-from coda.errors import CodaError
+from coda.errors import BackendUnavailable, CodaError
 from coda.kernel import from_json
 from coda.numerics import Comparison, roughly, within
 from coda.problem import Schedule
@@ -64,6 +64,10 @@ class Entrants:
     configs: dict[str, dict[str, Any]] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    """Of those that are absent, the kernel's own, each with the reason."""
+    unavailable: set[str] = field(default_factory=set)
+    """Of these, the ones whose backend this machine does not have."""
     wrong: str = ""
     """A kernel whose outputs are not right, and what is wrong with them."""
 
@@ -78,8 +82,9 @@ def enter(
     *,
     alike: Check | None = None,
 ) -> Entrants:
-    """Everything for these inputs. `alike` is what peers must pass instead of `check`. `payload`: program, schedule, backends, peers, and `excluded`, names with the reason why they
-    must not be tried again."""
+    """Everything for these inputs; nothing but the reasons where no kernel is right. `alike` is what peers must pass instead of
+    `check`. `payload`: program, schedule, backends, peers, `excluded`, names with the reason why they must not be tried again,
+    and `any_backend`, whether one wrong backend leaves the others in the race."""
     found = Entrants()
     found.absent |= payload.get("excluded") or {}
     _kernels(found, subject, payload, sets[0], guard)
@@ -87,11 +92,13 @@ def enter(
         wrong = check(0, variant(sets[0]))
         if not wrong:
             continue
-        found.absent[name] = f"wrong: {wrong}"
+        found.absent[name] = found.refused[name] = f"wrong: {wrong}"
         del found.kernels[name]
         if not (payload.get("any_backend") and found.kernels):
             found.wrong = f"{name}: {wrong}"
             return found
+    if not found.kernels:
+        return found
     roles = {i.role: i.name for i in task.inputs}
     a_b = (roles["a"], roles["b"]) if {"a", "b"} <= roles.keys() else None
     if a_b is not None:
@@ -113,24 +120,26 @@ def _kernels(found: Entrants, subject: Subject, payload: Mapping[str, Any], inpu
         theirs = next((s for part in subject.parts if (s := own(schedule, name, part))), None)
         for label, config in {name: None, **({f"{name}, author's schedule": theirs} if theirs else {})}.items():
             if label in found.absent:
+                found.refused[label] = found.absent[label]
                 continue
             try:
                 ready = registry.get(name).available()
                 if not ready.ok:
-                    found.absent[label] = ready.reason
-                    continue
+                    raise BackendUnavailable(ready.reason)
                 variant = caller(kernel, subject, name, config)
                 with guard(label):
                     variant(inputs)
                     synchronize()
                 found.configs[label] = _schedules(subject, inputs, name, config)
             except CodaError as error:
-                found.absent[label] = str(error)[:500]
+                found.absent[label] = found.refused[label] = str(error)[:500]
+                if isinstance(error, BackendUnavailable):
+                    found.unavailable.add(label)
                 continue
             except Exception as error:
                 if blame(error) is not None:  # the task's or the machine's fault is no word about a backend
                     raise
-                found.absent[label] = _failed(error)
+                found.absent[label] = found.refused[label] = _failed(error)
                 continue
             found.kernels[label] = variant
 

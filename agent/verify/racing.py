@@ -190,8 +190,8 @@ def _word(record: BenchRecord) -> Answer:
 
 
 def together(words: Sequence[Status]) -> Status:
-    """One word for all shapes: a refusal first, then SLOWER if any is, then PASS if any is."""
+    """One word for all shapes: a refusal first, then NOT_RUN if any did not, then SLOWER if any is, then PASS if any is."""
     refused = next((w for w in words if w.refuses), None)
     if refused is not None:
         return refused
-    return next((w for w in (Status.SLOWER, Status.PASS) if w in words), Status.NO_DIFFERENCE)
+    return next((w for w in (Status.NOT_RUN, Status.SLOWER, Status.PASS) if w in words), Status.NO_DIFFERENCE)

@@ -365,6 +365,14 @@ def test_a_configuration_that_fails_loses_only_itself(monkeypatch: pytest.Monkey
     assert found.absent["quack"].startswith("none of its 2 configurations ran; the first: failed: RuntimeError")
 
 
+def test_memory_that_is_full_has_a_word_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(inputs: Mapping[str, Any]) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    found = entered(monkeypatch, {"liger": candidates(liger=full)})
+    assert found.absent["liger"].startswith("out of memory: OutOfMemoryError: CUDA out of memory")
+
+
 def test_what_killed_a_process_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     found = entered(monkeypatch, {"liger": candidates(liger=double)}, excluded={"liger": "CRASH: SIGSEGV"})
     assert (found.others, found.absent) == ({}, {"liger": "CRASH: SIGSEGV"})
@@ -447,6 +455,7 @@ def test_one_word_for_all_shapes() -> None:
     assert racing.together([Status.PASS, Status.NO_DIFFERENCE]) is Status.PASS
     assert racing.together([Status.PASS, Status.SLOWER]) is Status.SLOWER
     assert racing.together([Status.NO_DIFFERENCE]) is Status.NO_DIFFERENCE
+    assert racing.together([Status.NOT_RUN, Status.PASS]) is Status.NOT_RUN
     assert racing.together([Status.PASS, Status.SUSPECT, Status.WRONG_VALUES]) is Status.SUSPECT
 
 

@@ -15,9 +15,12 @@ from agent.records import Status
 from agent.verify import bench, entrants
 from agent.verify.racing import race
 from agent.verify.subject import Subject
+from coda.backends import registry
+from coda.backends.registry import Support
 from coda.bench import empty, peers
 from coda.bench.record import BenchRecord
 from coda.bench.timing import Sample
+from coda.errors import BackendUnavailable, Unsupported
 from coda.kernel import from_json
 
 pytestmark = pytest.mark.interp
@@ -127,7 +130,35 @@ def test_a_kernel_that_killed_its_process_is_not_tried_again() -> None:
     refused = bench.refusal(found)
     assert refused is not None
     assert refused[0] is Status.RUNTIME_ERROR
-    assert "crashed: SIGSEGV" in refused[1]
+    assert refused[1] == "reference: crashed: SIGSEGV"  # and not why every peer is absent
+
+
+def test_without_a_kernel_no_peer_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[str] = []
+    monkeypatch.setattr(peers, "build", lambda name, setting: built.append(name) or {})  # type: ignore[func-returns-value]
+    *_, found = entered("rms_scale", {"peers": ["eager"], "excluded": {"reference": "crashed: SIGSEGV"}})
+    assert built == []
+    assert found.others == {}
+
+
+def test_a_backend_that_the_machine_lacks_is_not_the_kernels_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    payload = {"backends": ["triton", "cutedsl"]}
+    lacking = type("Lacking", (), {"available": lambda self: Support(False, "no CUDA device")})()
+    monkeypatch.setattr(registry, "get", lambda name: lacking)
+    *_, found = entered("rms_scale", payload)
+    refused = bench.refusal(found)
+    assert refused == (Status.NOT_RUN, "triton: no CUDA device; cutedsl: no CUDA device", None)
+
+    def missing(name: str) -> Any:
+        if name == "cutedsl":
+            raise BackendUnavailable("cutedsl: quack-kernels is not installed")
+        raise Unsupported("too wide")
+
+    monkeypatch.setattr(registry, "get", missing)
+    *_, found = entered("rms_scale", payload)
+    refused = bench.refusal(found)
+    assert refused is not None
+    assert refused[0] is Status.RUNTIME_ERROR  # one of them is there, and the kernel does not run on it
 
 
 @pytest.mark.parametrize("task_id", sorted(tasks.cards()))
