@@ -301,6 +301,19 @@ def test_a_bad_call_says_what_is_wrong_while_it_is_traced(graphs: Graphs, call: 
     assert type(eager.value).__name__ == error
 
 
+def test_a_bad_call_without_memory_says_what_is_wrong() -> None:
+    with torch._subclasses.FakeTensorMode():
+        v, z = torch.ones(6), torch.ones(6, 16)
+        for call, error in (
+            (lambda: shifted(s=1.0, v=v, out={"t": v}), errors.MissingOperand),
+            (lambda: shifted(2.0, 1.0, v, out={"t": v}), errors.DTypeUnsupported),
+            (lambda: gated(v, z, z=z, gamma=v, out={"s": v}), errors.ShapeMismatch),
+            (lambda: gated(z, v, z=z, gamma=v, out={"s": v}), errors.ShapeMismatch),
+        ):
+            with pytest.raises(error):
+                call()
+
+
 def test_an_unknown_digest_says_what_to_do() -> None:
     with pytest.raises(errors.UnknownProgram, match=r"register\(kernel\.program\)"):
         torch.ops.coda.run("0" * 64, [torch.ones(2, 2)], [], "x", "", "")
