@@ -224,7 +224,7 @@ class _Run:
         if answer.kind == "value":
             self.contest.built(at, answer.value["seconds"])
         elif answer.kind == "error":
-            if answer.code in OF_ERRORS:  # anything else may be the builder's: the trial decides
+            if answer.code in OF_ERRORS and answer.code != "compile":  # the builder's, maybe: the trial decides
                 self.contest.out(at, "refused", answer.reason)
         else:
             self.contest.out(at, answer.kind, f"while it was built: {answer.reason}")

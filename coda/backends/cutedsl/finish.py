@@ -17,7 +17,7 @@ from coda import env
 from coda.backends.finishing.anatomy import Anatomy, Statistic, statistic
 from coda.backends.finishing.arguments import Argument
 from coda.backends.finishing.dispatch import Dispatch
-from coda.backends.finishing.finisher import Finisher, sections
+from coda.backends.finishing.finisher import Finisher, options, sections
 from coda.backends.finishing.modules import GENERATOR, module
 from coda.backends.finishing.vectors import Axis
 from coda.problem import Problem
@@ -129,8 +129,6 @@ def make(program: EpilogueProgram, problem: Problem, slots: int, tiles_m: int) -
     text, arguments = text_of(program, problem, overlapped=overlapped)
     kernel = module(text, f"{program.name}_finish").finish_kernel
     sizes = {"tiles_n": slots, "tiles_m": tiles_m, "m": problem.m, "n": problem.n}
-    options = {"num_warps": 4, "num_stages": 2, "enable_fp_fusion": program.fast_math}
-    if overlapped:
-        options["launch_pdl"] = True
     blocks = sections(Anatomy(program), problem.m, problem.n)
-    return Finish(text, blocks, Dispatch(kernel, arguments, problem, sizes, options))
+    how = options(program, overlapped)
+    return Finish(text, blocks, Dispatch(kernel, arguments, problem, sizes, how, program.name))

@@ -30,7 +30,7 @@ from quack.gemm_config import GemmConfig
 from coda.backends.cutedsl import configs, finish, operators, private
 from coda.backends.cutedsl.lowering import FOLDS, PLACES, Lowered, Port, Sink, lower
 from coda.backends.finishing.anatomy import Anatomy
-from coda.errors import CompileError, Unsupported
+from coda.errors import CodaError, CompileError, Unsupported
 from coda.problem import Problem, Schedule
 from coda.program import EpilogueProgram
 
@@ -204,6 +204,8 @@ class Runner:
                 try:
                     mod = modified(self.lowered)
                     plan = mod.plan(a, b, out=dict(stores), config=self.config, **others)
+                except (CodaError, OSError, MemoryError, torch.OutOfMemoryError):
+                    raise  # the machine's: another time it may do
                 except Exception as error:
                     raise compile_error(self.program.name, error) from error
                 private.forget_plans(mod)

@@ -1,4 +1,7 @@
-"""What the fused backends share: a program taken apart, and the Triton kernel that finishes it. Nothing here knows a GEMM.
+"""What the fused backends share: a program taken apart, and the Triton kernel that finishes it.
+
+No tile is computed here. What launches kernels serves those of tiles too, whose arguments it passes on: `Argument` has a
+`block` and a transpose for the descriptors of A and B.
 
     anatomy.py     a program taken apart: statistics, their place in the workspace, what the tiles and the finisher each write
     lowering.py    one table: operation -> Triton expression; literals, loads, roundings
@@ -9,6 +12,7 @@
     partials.py    functions that the finisher calls: the partials of all tiles into one number
     modules.py     text -> imported module, by way of the cache folder
     dispatch.py    one kernel's launches, past Triton's own dispatch
+    refusals.py    what Triton's compiler raises, as one of our errors
     private.py     the launcher under Triton's launcher, with the reason
 
 Only maths.py and partials.py import Triton when they are imported, and only generated texts import those.

@@ -26,6 +26,7 @@ from typing import Any
 from coda import env
 from coda.backends.finishing import lowering, private
 from coda.backends.finishing.arguments import Argument
+from coda.backends.finishing.refusals import raise_as_compile_error
 from coda.problem import Problem
 
 Binder = Callable[[Mapping[str, Any], Any], tuple[Any, ...]]
@@ -44,9 +45,12 @@ class Dispatch:
         problem: Problem,
         sizes: Mapping[str, int],
         options: Mapping[str, Any],
+        name: str,
     ) -> None:
+        """`name`: the program's, for people."""
         from triton import knobs
 
+        self._name = name
         self._function, self._options, self._hooks = function, dict(options), knobs.runtime
         self._arguments, self._sizes = arguments, dict(sizes)
         self._variant, self._bind = variant(arguments, problem), binder(arguments, problem, sizes)
@@ -57,7 +61,7 @@ class Dispatch:
     def __call__(
         self, programs: int, device: int, tensors: Mapping[str, Any], workspace: Any, constants: dict[str, Any]
     ) -> None:
-        """Launch so many programs on the current stream of the current device."""
+        """Launch so many programs on the current stream of the current device. Raises `CompileError` where Triton refuses."""
         key = (device, self._variant(tensors), *constants.values())
         launch = self._known.get(key)
         if launch is not None and not self._watched():
@@ -70,15 +74,24 @@ class Dispatch:
                 self._known[key] = launch = self._straight(private.public(compiled), compiled, constants)
                 launch(programs, device, tensors, workspace)
             return
-        compiled = self._function[(programs,)](*self._bind(tensors, workspace), **constants, **self._options)
+        try:
+            compiled = self._function[(programs,)](*self._bind(tensors, workspace), **constants, **self._options)
+        except Exception as error:
+            raise_as_compile_error(error, self._name)
+            raise
         if self._direct:
             self._compiled[key] = compiled
             self._known[key] = self._straight(private.launcher(compiled), compiled, constants)
 
     def build(self, programs: int, tensors: Mapping[str, Any], workspace: Any, constants: dict[str, Any]) -> None:
-        """Have Triton compile what such a launch needs, into its cache on disk, and launch nothing."""
+        """Have Triton compile what such a launch needs, into its cache on disk, and launch nothing. Raises
+        `CompileError` where it refuses."""
         args = self._bind(tensors, workspace)
-        self._function.warmup(*args, grid=(programs,), **constants, **self._options)
+        try:
+            self._function.warmup(*args, grid=(programs,), **constants, **self._options)
+        except Exception as error:
+            raise_as_compile_error(error, self._name)
+            raise
 
     def _straight(self, launcher: private.Launcher, compiled: Any, constants: Mapping[str, Any]) -> Launch:
         return straight(launcher, self._arguments, self._sizes, tuple(constants.values()), compiled.function)

@@ -3,6 +3,7 @@
     Finisher       writes the kernel `finish_kernel`, and says what it takes
     col_partials   where the partials of a statistic of columns begin, for whoever writes them
     sections       how many programs the finisher runs
+    options        what Triton compiles and launches it with
 
 Programs 0 … tell by their number which vector they work on: first the rows of the matrix, then the columns of each width
 in use. LANES numbers per program; partials are read slot by slot in a fixed order, so two runs agree bit by bit. Without a
@@ -12,6 +13,7 @@ tile (an empty matrix) there is no slot, and what is left are the identities: 0,
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 
 from coda.backends.finishing import arguments, lowering
 from coda.backends.finishing.anatomy import Anatomy, Statistic, statistic
@@ -19,7 +21,7 @@ from coda.backends.finishing.arguments import Argument
 from coda.backends.finishing.vectors import Axis, Vectors, suffix, times
 from coda.primitives.types import Kind
 from coda.problem import Problem
-from coda.program import Output
+from coda.program import EpilogueProgram, Output
 
 LANES = 32
 
@@ -166,3 +168,9 @@ def sections(anatomy: Anatomy, m: int, n: int) -> int:
         for o in anatomy.vector_outputs
     }
     return sum(-(-(m if kind is Kind.COL else int(width * n)) // LANES) for kind, width in lengths)
+
+
+def options(program: EpilogueProgram, overlapped: bool) -> dict[str, Any]:
+    """What Triton compiles and launches the finisher with. `overlapped`: while the kernel before it runs."""
+    found = {"num_warps": 4, "num_stages": 2, "enable_fp_fusion": program.fast_math}
+    return {**found, "launch_pdl": True} if overlapped else found

@@ -23,7 +23,8 @@ from coda import env
 from coda.backends.finishing.anatomy import Anatomy
 from coda.backends.finishing.arguments import Argument
 from coda.backends.finishing.dispatch import Dispatch, function_of
-from coda.backends.finishing.finisher import sections
+from coda.backends.finishing.finisher import options, sections
+from coda.backends.finishing.refusals import raise_as_compile_error
 from coda.backends.triton import configs
 from coda.backends.triton.template import Generated
 from coda.errors import BackendUnavailable, CompileError
@@ -63,9 +64,7 @@ class Runner:
         self.inputs = tuple(o.name for o in self.program.operands if o.kind == "tile")
         self._aliased = aliasing(self.outputs, self.inputs)
         self.options = {"num_warps": s.warps, "num_stages": s.stages, "enable_fp_fusion": self.program.fast_math}
-        self.finish_options = {**self.options, "num_warps": 4, "num_stages": 2}
-        if self.generated.overlapped:
-            self.finish_options["launch_pdl"] = True
+        self.finish_options = options(self.program, self.generated.overlapped)
         self._kernel = self._dispatch("tile_kernel", self.generated.kernel, self.options)
         self._finisher = self._dispatch("finish_kernel", self.generated.finisher, self.finish_options)
 
@@ -74,7 +73,7 @@ class Runner:
     ) -> Dispatch | None:
         if arguments is None:
             return None
-        return Dispatch(getattr(self.module, name), arguments, self.problem, self.sizes, options)
+        return Dispatch(getattr(self.module, name), arguments, self.problem, self.sizes, options, self.program.name)
 
     def run(self, tensors: Mapping[str, Any], *, build_only: bool = False) -> None:
         """Launch on the tensors' device and its current stream; nothing waits. `build_only` compiles for it and launches nothing."""
@@ -112,27 +111,19 @@ class Runner:
         if self.workspace:
             workspace = torch.empty_strided((self.workspace,), (1,), dtype=torch.float32, device=device)
         index = device.index or 0
-        try:
-            if self.tiles and self._kernel is not None:
-                self._kernel(self._programs(device), index, tensors, workspace, {"ALIASED": self._aliased(tensors)})
-            if self.vector_blocks and self._finisher is not None:
-                self._finisher(self.vector_blocks, index, tensors, workspace, {})
-        except Exception as error:
-            raise_as_compile_error(error, self.program.name)
-            raise
+        if self.tiles and self._kernel is not None:
+            self._kernel(self._programs(device), index, tensors, workspace, {"ALIASED": self._aliased(tensors)})
+        if self.vector_blocks and self._finisher is not None:
+            self._finisher(self.vector_blocks, index, tensors, workspace, {})
 
     def _build(self, tensors: Mapping[str, Any], device: Any) -> None:
         import torch
 
         workspace = torch.empty(max(1, self.workspace), dtype=torch.float32, device=device)
-        try:
-            if self.tiles and self._kernel is not None:
-                self._kernel.build(self._programs(device), tensors, workspace, {"ALIASED": self._aliased(tensors)})
-            if self.vector_blocks and self._finisher is not None:
-                self._finisher.build(self.vector_blocks, tensors, workspace, {})
-        except Exception as error:
-            raise_as_compile_error(error, self.program.name)
-            raise
+        if self.tiles and self._kernel is not None:
+            self._kernel.build(self._programs(device), tensors, workspace, {"ALIASED": self._aliased(tensors)})
+        if self.vector_blocks and self._finisher is not None:
+            self._finisher.build(self.vector_blocks, tensors, workspace, {})
 
     def _programs(self, device: Any) -> int:
         """One program per tile, or per multiprocessor."""
@@ -160,22 +151,6 @@ def multiprocessors(device: Any) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count) if device.type == "cuda" else 3
 
 
-def raise_as_compile_error(error: Exception, name: str) -> None:
-    """Turn what Triton's compiler raises into a `CompileError`; leave anything else alone."""
-    from triton.compiler.errors import CompilationError
-    from triton.runtime.errors import OutOfResources, PTXASError
-
-    if isinstance(error, OutOfResources):
-        raise CompileError(
-            f"{name}: the kernel does not fit the device",
-            got=f"{error.required} of {error.name}",
-            expected=f"at most {error.limit}",
-            hint="a schedule with fewer stages, a smaller tile or a larger split",
-        ) from error
-    if isinstance(error, (CompilationError, PTXASError)) or type(error).__module__.startswith("triton"):
-        raise CompileError(f"{name}: Triton refused the generated code", got=str(error)[-2000:]) from error
-
-
 # cross-compilation ------------------------------------------------------------------------------------------------
 
 
@@ -191,7 +166,7 @@ class Built:
 
 def cross(runner: Runner, arch: str) -> Built:
     """Compile both kernels for an architecture; what is reported is the tile kernel's (the finisher's where there is none)."""
-    generated, options = runner.generated, runner.options
+    generated = runner.generated
     built = None
     if generated.finisher is not None:
         built = _compile(
@@ -203,7 +178,7 @@ def cross(runner: Runner, arch: str) -> Built:
             {},
         )
     if generated.kernel is not None:
-        built = _compile(runner, runner.module.tile_kernel, generated.kernel, arch, options, {"ALIASED": False})
+        built = _compile(runner, runner.module.tile_kernel, generated.kernel, arch, runner.options, {"ALIASED": False})
     assert built is not None
     return built
 

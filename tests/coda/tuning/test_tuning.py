@@ -21,6 +21,7 @@ import coda
 from coda import schedules
 from coda.backends import registry
 from coda.binding import spec_of
+from coda.errors import CompileError
 from coda.plan import Plan
 from coda.primitives import ColVector, RowVector, row_sum
 from coda.problem import Problem, Schedule, TensorSpec
@@ -211,6 +212,23 @@ def test_no_backend_and_no_gpu_are_reasons():
     if not torch.cuda.is_available():
         (outcome,) = run(job(arch="sm_90"))
         assert outcome.reason == "there is no GPU of sm_90 here"
+
+
+def test_what_a_builder_could_not_compile_is_tried_where_it_is_raced(here, monkeypatch):
+    """Builders share processors and memory: their compiler may fail where another one does not."""
+    offers(monkeypatch, FAST)
+    real, asked = fake_backend.Fake.compile, []
+
+    def once(self, program, problem, schedule, arch):
+        asked.append(schedule)
+        if asked.count(schedule) == 1 and schedule.tile_m == FAST:
+            raise CompileError("ptxas was killed")
+        return real(self, program, problem, schedule, arch)
+
+    monkeypatch.setattr(fake_backend.Fake, "compile", once)
+    (outcome,) = run()
+    assert asked.count(schedule(FAST)) == 2
+    assert outcome.entry.first.schedule == schedule(FAST)
 
 
 def test_a_broken_cache_is_a_failure_with_the_result(here, monkeypatch):

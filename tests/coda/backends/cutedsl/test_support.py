@@ -186,6 +186,32 @@ def test_auto_runs_what_this_backend_refuses(monkeypatch):
         assert tune.choose(program, Problem.example(program), None, None)[0].name == chosen
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # CUTLASS's own
+def test_what_the_machine_lacks_is_no_refusal_of_the_compiler(monkeypatch):
+    """A tuner takes a `CompileError` for an answer and never tries again."""
+    import torch
+
+    from coda.backends.cutedsl import launch
+
+    program = traced(plain)
+    runner = launch.Runner(program, Problem.example(program), Schedule(backend="cutedsl"), "sm_90")
+    said = {
+        errors.BackendUnavailable("no device"): errors.BackendUnavailable,
+        OSError(28, "No space left on device"): OSError,
+        torch.OutOfMemoryError("CUDA out of memory"): torch.OutOfMemoryError,
+        RuntimeError("ptxas died"): errors.CompileError,
+    }
+    for raised, cls in said.items():
+
+        def fails(lowered, raised=raised):
+            raise raised
+
+        monkeypatch.setattr(launch, "modified", fails)
+        with pytest.raises(cls) as caught:
+            runner.prepare(torch.device("cpu"))
+        assert type(caught.value) is cls
+
+
 def test_programs_without_a_gemm():
     assert "without a GEMM" in reason(examples_curated.load("mx_quantize").program)
 

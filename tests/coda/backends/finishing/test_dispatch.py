@@ -12,6 +12,7 @@ pytest.importorskip("triton")
 
 from coda.backends.finishing import dispatch  # noqa: E402
 from coda.backends.finishing.arguments import Argument  # noqa: E402
+from coda.errors import CompileError  # noqa: E402
 from coda.problem import Problem, TensorSpec  # noqa: E402
 
 LAUNCHER = dispatch.private.launcher
@@ -86,7 +87,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> tuple[Function, dispatch.Dispatch
     monkeypatch.setattr(triton.runtime.driver, "_active", Driver(), raising=False)
     monkeypatch.setattr(dispatch.private, "launcher", dispatch.private.public)
     function = Function()
-    return function, dispatch.Dispatch(function, ARGUMENTS, PROBLEM, SIZES, {"num_warps": 4})
+    return function, dispatch.Dispatch(function, ARGUMENTS, PROBLEM, SIZES, {"num_warps": 4}, "p")
 
 
 class Driver:
@@ -160,13 +161,34 @@ def test_an_aligned_base_behind_an_unaligned_stride_is_a_variant_of_its_own(kern
     """Triton compiles for a base that is a multiple of 16 bytes; such a kernel must not get one that is not."""
     function, _ = kernel
     specs = tuple((name, TensorSpec("float32", aligned=name != "x")) for name, _ in SPECS)
-    launch = dispatch.Dispatch(function, ARGUMENTS, Problem(16, 32, 64, "float32", specs, "sm_90"), SIZES, {})
+    launch = dispatch.Dispatch(function, ARGUMENTS, Problem(16, 32, 64, "float32", specs, "sm_90"), SIZES, {}, "p")
     buffer = torch.zeros(16 * 33 + 1)
     assert buffer.data_ptr() % 16 == 0
     aligned, not_aligned = (buffer.as_strided((16, 32), (33, 1), offset) for offset in (0, 1))
     for x, slow, fast in ((aligned, 1, 0), (aligned, 1, 1), (not_aligned, 2, 1), (not_aligned, 2, 2), (aligned, 2, 3)):
         launch(5, 0, tensors(x=x), None, {})
         assert (len(function.slow), len(function.fast)) == (slow, fast)
+
+
+def test_what_tritons_compiler_raises_is_one_of_our_errors(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from triton.runtime.errors import OutOfResources
+
+    _, launch = kernel
+    raised: list[Exception] = []
+
+    def refuses(*args: Any, **options: Any) -> None:
+        raise raised[-1]
+
+    monkeypatch.setattr(Function, "__getitem__", lambda self, grid: refuses)
+    monkeypatch.setattr(Function, "warmup", refuses, raising=False)
+    steps = (lambda: launch(5, 0, tensors(), None, {}), lambda: launch.build(5, tensors(), None, {}))
+    for step in steps:
+        raised.append(OutOfResources(300_000, 232_448, "shared memory"))
+        with pytest.raises(CompileError, match="p: the kernel does not fit the device: got 300000 of shared memory"):
+            step()
+        raised.append(RuntimeError("an illegal memory access was encountered"))
+        with pytest.raises(RuntimeError, match="illegal"):
+            step()
 
 
 def test_a_listening_profiler_hears_every_launch(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
