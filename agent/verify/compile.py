@@ -1,6 +1,6 @@
 """Gate `compile`: does it become a kernel for the target, and what does that kernel use?
 
-    gate    every fused backend in a worker of its own, with its own time limit
+    gate    every fused backend in a worker of its own, with its own time limit, all at the same time
     target  the architecture that it compiles for
     work    the worker's entry: every program of the candidate, compiled ahead of time for the architecture
 
@@ -27,6 +27,7 @@ from ..task import Dims, Input, Task, lengths
 from .inputs import input_dtype
 from .runner import own, problems
 from .subject import Subject, load_task
+from .worker import call_all
 
 if TYPE_CHECKING:
     from .judge import Run as Judgement
@@ -44,18 +45,15 @@ def gate(run: Judgement) -> GateRecord:
 
     names = run.options.backends or fused()
     run.arch = target(run)
-    said: dict[str, GateRecord] = {}
-    for name in names:
-        payload = run.payload("compile", backend=name, arch=run.arch)
-        env = {"TRITON_INTERPRET": None}  # the interpreter and compiling exclude each other
-        outcome = run.call(
-            "agent.verify.compile:work",
-            payload,
-            timeout_s=run.limits.compile_s,
-            env=env,
-            memory_mb=run.limits.memory_mb,
-        )
-        said[name] = from_worker("compile", outcome)
+    outcomes = call_all(
+        run.call,
+        "agent.verify.compile:work",
+        [run.payload("compile", backend=name, arch=run.arch) for name in names],
+        timeout_s=run.limits.compile_s,
+        env={"TRITON_INTERPRET": None},  # the interpreter and compiling exclude each other
+        memory_mb=run.limits.memory_mb,
+    )
+    said = {name: from_worker("compile", outcome) for name, outcome in zip(names, outcomes, strict=True)}
     return _together(said, run.arch)
 
 

@@ -45,14 +45,12 @@ class Journal:
         try:
             yield
         except Exception:
-            if not _usable():
+            if not _usable():  # which may hang: the timer still runs
                 self._leave(BROKEN)
-            self.note("<", name)
             raise
-        else:
-            self.note("<", name)
         finally:
-            timer.cancel()
+            timer.cancel()  # before the note: a variant that has finished is not late
+            self.note("<", name)
 
 
 def last_at_work(path: pathlib.Path) -> tuple[str, bool] | None:
@@ -61,7 +59,9 @@ def last_at_work(path: pathlib.Path) -> tuple[str, bool] | None:
     lines = path.read_bytes().decode("utf-8", "replace").splitlines() if path.is_file() else []
     for line in lines:
         mark, _, name = line.partition(" ")
-        found = {">": (name, False), "!": (name, True)}.get(mark)
+        if mark == "!":  # the process was about to end: nothing after it counts
+            return name, True
+        found = (name, False) if mark == ">" else None
     return found
 
 

@@ -16,6 +16,7 @@ session throws its process away and the next call starts a fresh one: a sticky C
 
 from __future__ import annotations
 
+import concurrent.futures
 import importlib
 import importlib.util
 import json
@@ -25,7 +26,7 @@ import secrets
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError
@@ -97,6 +98,31 @@ def run_worker(
     """
     with WorkerSession(function, timeout_s=timeout_s, env=env, memory_mb=memory_mb) as session:
         return session.call(payload, last=True)
+
+
+def call_all(
+    call: Callable[..., WorkerOutcome],
+    function: str,
+    payloads: Sequence[Mapping[str, Any]],
+    *,
+    timeout_s: float,
+    env: Mapping[str, str | None] | None = None,
+    memory_mb: int | None = None,
+) -> list[WorkerOutcome]:
+    """`call` for each payload, the outcomes in their order. Where it is `run_worker`, all processes run at the same time, each
+    with its own limit, and an interrupt ends them; anything else may have one process only, and is called in turn."""
+    if call is not run_worker or len(payloads) < 2:
+        return [call(function, p, timeout_s=timeout_s, env=env, memory_mb=memory_mb) for p in payloads]
+    sessions = [WorkerSession(function, timeout_s=timeout_s, env=env, memory_mb=memory_mb) for _ in payloads]
+    pool = concurrent.futures.ThreadPoolExecutor(len(sessions))
+    try:
+        return list(pool.map(lambda session, payload: session.call(payload, last=True), sessions, payloads))
+    finally:
+        for session in sessions:
+            session.stop()
+        pool.shutdown(cancel_futures=True)
+        for session in sessions:
+            session.close()
 
 
 class WorkerSession:

@@ -327,6 +327,29 @@ def test_a_journal_names_who_was_at_work(tmp_path: pathlib.Path) -> None:
     assert left == []
 
 
+def test_a_variant_that_has_finished_is_not_late(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time is up while the end is being written: nothing is ended, and nobody is blamed."""
+    path, left = tmp_path / "j", []  # type: ignore[var-annotated]
+    journal = Journal(path, 0.2, leave=left.append)
+    note = journal.note
+
+    def slowly(mark: str, name: str) -> None:
+        time.sleep(0.4 if mark == "<" else 0)
+        note(mark, name)
+
+    monkeypatch.setattr(journal, "note", slowly)
+    with journal("eager"):
+        pass
+    assert left == []
+    assert last_at_work(path) is None
+
+
+def test_what_a_process_writes_after_its_end_does_not_count(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "j"
+    path.write_text("> liger\n! liger\n< liger\n")
+    assert last_at_work(path) == ("liger", True)
+
+
 def test_a_late_variant_and_a_broken_device_end_the_process(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

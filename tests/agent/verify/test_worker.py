@@ -58,6 +58,10 @@ def work(payload):
         os.kill(os.getpid(), payload["number"])
     if what == "memory":
         x = b"x" * (400 << 20); time.sleep(300)
+    if what == "nap":
+        began = time.time()
+        time.sleep(payload["seconds"])
+        return {"from": began, "to": time.time()}
     if what == "tensor":
         return {"x": object()}
     if what == "nan":
@@ -89,6 +93,23 @@ def call(
 
 def described(outcome: WorkerOutcome) -> tuple[str, str | None]:
     return outcome.status, outcome.error and outcome.error.code
+
+
+def test_several_payloads_run_at_the_same_time_and_come_back_in_order(env: dict[str, str | None]) -> None:
+    payloads = [{"do": "nap", "seconds": 1.5}, {"do": "raise"}, {"do": "nap", "seconds": 1.0}]
+    outcomes = worker.call_all(run_worker, WORK, payloads, timeout_s=30, env=env)
+    assert [o.status for o in outcomes] == ["PASS", "RUNTIME_ERROR", "PASS"]
+    spans = [(o.result["from"], o.result["to"]) for o in outcomes if o.result is not None]
+    assert max(a for a, _ in spans) < min(b for _, b in spans)  # they overlapped
+    assert all(o.ending is not None for o in outcomes)
+    seen: list[object] = []
+
+    def mine(function: str, payload: dict[str, object], **limits: object) -> WorkerOutcome:
+        seen.append(payload)
+        return WorkerOutcome(status="PASS", result={}, seconds=0)
+
+    assert len(worker.call_all(mine, WORK, payloads, timeout_s=30)) == 3
+    assert seen == payloads
 
 
 def test_a_session_can_be_stopped_from_another_thread(env: dict[str, str | None]) -> None:
