@@ -166,15 +166,11 @@ def compare(
     ] = False,
 ) -> Answer:
     """Put what was measured side by side, and say what was not."""
-    from agent.commands import bank, judging
+    from agent.commands import bank, comparing
 
-    if run:
-        from agent.commands import bench as benching
-
-        benching.fresh(terminal, tuple(subjects or ()), everything=everything)
     if everything:
-        return bank.leaderboard(terminal, tuple(subjects or ()), threshold, html)
-    return judging.compare(terminal, tuple(subjects or ()), threshold, page=html)
+        return bank.leaderboard(terminal, tuple(subjects or ()), threshold, html, run=run)
+    return comparing.compare(terminal, tuple(subjects or ()), threshold, page=html, run=run)
 
 
 @command("verify")
@@ -211,7 +207,13 @@ def verify(
     named = tuple(name for name in peers.split(",") if name)
     how = judging.Judging(arch, tuple(backend or ()), not no_gpu, shapes, named, tune)
     if everything:
-        alone = {"FILE": file, "--task": task, "--schedule": schedule, "--record": record}
+        alone: dict[str, object] = {"FILE": file, "--task": task, "--schedule": schedule, "--record": record}
+        alone |= {
+            "--shapes": shapes or None,
+            "--peers": peers or None,
+            "--tune": tune or None,
+            "--no-gpu": no_gpu or None,
+        }
         return bank.verify_all(terminal, how, alone, number=sample, seed=seed, jobs=jobs)
     bank.needs_all({"--sample": sample, "--seed": seed, "--jobs": jobs})
     return judging.verify(terminal, file, task, schedule, how, record)

@@ -3,7 +3,8 @@
     terminal.py    streams, exit codes, `--json`; `Answer`, `Terminal`
     entry.py       what every command shares: the group, the common options, every way to end
     render.py      tables and progress, with rich
-    judging.py     verify lint review promote compare selftest: what asks the judge or weighs what it found
+    comparing.py   compare, of kernels that are named
+    judging.py     verify lint review promote selftest: what asks the judge or weighs what it found
     tune.py        tune: the fastest schedules here, measured and kept
     bench.py       bench: kernels against every peer on this GPU; measuring for compare --run
     bank.py        compare --all, verify --all, collect: over every kernel, and over many runs

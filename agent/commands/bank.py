@@ -4,7 +4,7 @@
     verify_all    `verify --all`: every curated and kept kernel proved again
     collect       runs of the author become committed records of a campaign
 
-Neighbours: `judging` has `compare` and `verify` of single kernels, `agent.keeping` does the work, `render` draws.
+Neighbours: `comparing` and `judging` have `compare` and `verify` of single kernels, `agent.keeping` does the work, `render` draws.
 """
 
 from __future__ import annotations
@@ -36,13 +36,20 @@ MOST_JOBS = 8
 # compare --all --------------------------------------------------------------------------------------------------------
 
 
-def leaderboard(terminal: Terminal, texts: Sequence[str], threshold: float | None, page: Path | None) -> Answer:
-    """The command `compare --all`."""
+def leaderboard(
+    terminal: Terminal, texts: Sequence[str], threshold: float | None, page: Path | None, *, run: bool = False
+) -> Answer:
+    """The command `compare --all`. With `run` every kernel is measured first, once all else is known to make sense."""
     from ..keeping import leaderboard as boards
 
     if texts or threshold is not None:
         what = "--threshold" if threshold is not None else repr(texts[0])
         raise UsageError(f"--all compares everything, {what} does not go with it", hint="leave out one of the two")
+    now = None
+    if run:
+        from . import bench
+
+        now = bench.fresh(terminal, (), everything=True)
     board = boards.build(kernels.shelves(terminal.settings()))
     paths: tuple[tuple[str, Path], ...] = ()
     if page is not None:
@@ -50,7 +57,8 @@ def leaderboard(terminal: Terminal, texts: Sequence[str], threshold: float | Non
 
         files.write_text(page, board_page.html(board))
         paths = (("page", page),)
-    return Answer({"leaderboard": board.to_dict()}, lambda: _standings(board), paths=paths)
+    answer = Answer({"leaderboard": board.to_dict()}, lambda: _standings(board), paths=paths)
+    return answer if now is None else now.beside(answer)
 
 
 def _standings(board: Board) -> Iterator[Any]:

@@ -3,6 +3,7 @@
     Asked    what is to be measured, how, and where results go
     bench    the command
     fresh    measure some kernels and keep the records beside them, for `compare --run`
+    Fresh    what became of that
 
 Results are written as they come (`results.jsonl` below --out); `--resume` measures what it does not have. Neighbours: `agent.keeping.
 benchmarks` finds kernels and keeps records, `agent.verify.suite` runs them, `agent.keeping.results` has the table.
@@ -10,13 +11,17 @@ benchmarks` finds kernels and keeps records, `agent.verify.suite` runs them, `ag
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import importlib.util
 import json
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from coda.bench.record import short
 
 from ..errors import PlotsUnavailable, UsageError
 from ..keeping import shelves as kernels
@@ -69,6 +74,10 @@ class Asked:
         if bool(self.subjects) == self.everything:
             said = "nothing to measure was named" if not self.subjects else "--all and a name exclude each other"
             raise UsageError(said, hint="name tasks, curated examples or kept kernels, or say --all")
+        if self.keep and (self.peers or self.backends):
+            what = "--peers" if self.peers else "--backend"
+            hint = f"leave out {what}, or write the records elsewhere with --out"
+            raise UsageError(f"--keep with {what} would put a partial record in the place of a full one", hint=hint)
         if self.protocol not in PROTOCOLS:
             raise UsageError(f"--protocol {self.protocol!r} is none", hint=f"there are: {', '.join(PROTOCOLS)}")
         if self.resume and self.out is None:
@@ -102,8 +111,7 @@ def bench(terminal: Terminal, asked: Asked) -> Answer:
     options = _options(asked)
     where = machine(options)
     log = benchmarks.Log(_log(asked, settings.runs_dir.parent / "bench"))
-    if asked.tune:
-        _tuned(terminal, asked, found)
+    tuned = _tuned(terminal, asked, found) if asked.tune else None
     sweep = benchmarks.measure(
         jobs, where, options, log, resume=asked.resume, tell=terminal.detail, heard=_heard(terminal)
     )
@@ -112,7 +120,8 @@ def bench(terminal: Terminal, asked: Asked) -> Answer:
     if asked.keep:
         paths += [("records", path) for path in benchmarks.keep(found, sweep.results)]
     rows = results.table(records)
-    return _answer(sweep, where, records, rows, paths)
+    answer = _answer(sweep, where, records, rows, paths, resume=log.path.parent if asked.out is None else asked.out)
+    return answer if tuned is None else _with_tuning(answer, tuned)
 
 
 def machine(options: Options) -> Machine:
@@ -122,7 +131,31 @@ def machine(options: Options) -> Machine:
     return suite.machine(options)
 
 
-def fresh(terminal: Terminal, texts: Sequence[str], *, everything: bool = False) -> list[Path]:
+@dataclass(frozen=True)
+class Fresh:
+    """What was measured before a comparison, and what was not."""
+
+    paths: tuple[Path, ...] = ()
+    """Of the records."""
+    failed: tuple[str, ...] = ()
+    """A sentence each."""
+    left: int = 0
+    """Not reached."""
+
+    def beside(self, answer: Answer) -> Answer:
+        """The comparison, with what it shows from older records, or not at all: that is no success."""
+        paths = (*answer.paths, *(("records", path) for path in self.paths))
+        said = [f"not measured now, so what is shown of it is older: {sentence}" for sentence in self.failed]
+        said += [f"{self.left} measurement(s) not reached: what is shown of them is older"] if self.left else []
+        answer = dataclasses.replace(answer, paths=paths, warnings=(*answer.warnings, *said))
+        if not said or answer.exit is not Exit.OK:
+            return answer
+        missing = f"{len(self.failed)} of the measurements failed" + (f", {self.left} not reached" if self.left else "")
+        failure = Failure("incomplete", missing, "measure these with `coda-agent bench NAME --keep`, then compare")
+        return dataclasses.replace(answer, exit=Exit.GOAL_NOT_MET, failure=failure)
+
+
+def fresh(terminal: Terminal, texts: Sequence[str], *, everything: bool = False) -> Fresh:
     """Measure these kernels, and the curated examples of their tasks, at the tasks' benchmark sizes, and keep the records beside
     them: in one sweep, so that they can be compared. Raises `UsageError`, `BenchUnavailable`."""
     asked = Asked(() if everything else tuple(texts), everything, keep=True)
@@ -144,8 +177,8 @@ def fresh(terminal: Terminal, texts: Sequence[str], *, everything: bool = False)
         tell=terminal.detail,
         heard=_heard(terminal),
     )
-    records = [r for r in map(benchmarks.record_of, sweep.results) if r is not None]
-    return benchmarks.keep(found, records)
+    failed = tuple(_failed(r) for r in sweep.results if r.record is None)
+    return Fresh(tuple(benchmarks.keep(found, sweep.results)), failed, sweep.left)
 
 
 # how ------------------------------------------------------------------------------------------------------------------
@@ -181,21 +214,31 @@ def _log(asked: Asked, usual: Path) -> Path:
     return asked.out.with_suffix(".jsonl") if asked.out.suffix == ".json" else asked.out / LOG
 
 
-def _tuned(terminal: Terminal, asked: Asked, found: Sequence[Target]) -> None:
+def _tuned(terminal: Terminal, asked: Asked, found: Sequence[Target]) -> Answer:
     """The fastest schedules first: a call takes them from the cache."""
     from . import tune
 
     names = tuple(dict.fromkeys(t.task if t.id.startswith("examples_curated/") else t.id for t in found))
     terminal.say(f"tuning {len(names)} kernel(s)")
-    tune.tune(terminal, tune.Asked(subjects=names, shapes=asked.shapes, backends=asked.backends))
+    return tune.tune(terminal, tune.Asked(subjects=names, shapes=asked.shapes, backends=asked.backends))
+
+
+def _with_tuning(answer: Answer, tuned: Answer) -> Answer:
+    """What was not tuned ran with a schedule that nobody measured: it is said, and no success."""
+    data = {**answer.data, "tuned": tuned.data}
+    said = [*answer.warnings, *tuned.warnings]
+    if tuned.failure is None:
+        return dataclasses.replace(answer, data=data, warnings=tuple(said))
+    said.append(f"--tune: {tuned.failure.message}: these were timed with the schedules that they had")
+    answer = dataclasses.replace(answer, data=data, warnings=tuple(said))
+    return answer if answer.failure else dataclasses.replace(answer, exit=tuned.exit, failure=tuned.failure)
 
 
 def _heard(terminal: Terminal) -> Callable[[Result], None]:
     """A line per result."""
 
     def heard(result: Result) -> None:
-        shape = "×".join(map(str, result.dims.values()))
-        terminal.say(f"{result.kernel} {shape}: {result.status} {result.reason}".rstrip())
+        terminal.say(f"{result.kernel} {short(result.dims)}: {result.status} {result.reason}".rstrip())
 
     return heard
 
@@ -225,7 +268,10 @@ def _answer(
     records: Sequence[BenchRecord],
     rows: Sequence[dict[str, str]],
     paths: list[tuple[str, Path]],
+    *,
+    resume: Path,
 ) -> Answer:
+    """`resume` is what --out names to go on with the same log."""
     failed = [r for r in sweep.results if r.record is None]
     data = {
         "gpu": where.environment.get("gpu"),
@@ -242,7 +288,7 @@ def _answer(
         if rows:
             yield render.table_of(rows, list(rows[0]), right=RIGHT)
         for r in failed:
-            yield f"not measured: {r.kernel} at {'×'.join(map(str, r.dims.values()))}: {r.status} {r.reason}"
+            yield f"not measured: {_failed(r)}"
         yield from _lost(sweep)
         if records:
             e = records[0].environment
@@ -253,9 +299,13 @@ def _answer(
 
     if sweep.left or failed:
         missing = f"{len(failed)} not measured" + (f", {sweep.left} not reached in time" if sweep.left else "")
-        failure = Failure("incomplete", missing, f"`--resume --out {paths[0][1].parent}` goes on")
+        failure = Failure("incomplete", missing, f"`--resume --out {shlex.quote(str(resume))}` goes on")
         return Answer(data, show, Exit.GOAL_NOT_MET, failure, paths=tuple(paths))
     return Answer(data, show, paths=tuple(paths))
+
+
+def _failed(result: Result) -> str:
+    return f"{result.kernel} at {short(result.dims)}: {result.status} {result.reason}".rstrip()
 
 
 def _lost(sweep: Sweep) -> Iterator[str]:
@@ -263,7 +313,7 @@ def _lost(sweep: Sweep) -> Iterator[str]:
     for r in sweep.results:
         for peer, why in r.absent.items():
             if not why.startswith(("not applicable", "not asked for", "not installed")):
-                yield f"{r.kernel} at {'×'.join(map(str, r.dims.values()))}: {peer}: {why}"
+                yield f"{r.kernel} at {short(r.dims)}: {peer}: {why}"
     gone = dict.fromkeys(
         (p, why) for r in sweep.results for p, why in r.absent.items() if why.startswith("not installed")
     )

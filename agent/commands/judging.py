@@ -1,6 +1,6 @@
 """The commands that ask the judge, or weigh what it found: values from the command line in, an `Answer` out.
 
-    verify lint review promote compare selftest
+    verify lint review promote selftest
     Judging     how to judge, as the flags say
 
 A command looks things up, calls the module of its name in `agent.verify` or `agent.keeping`, and arranges what that found for
@@ -355,90 +355,6 @@ def promote(
         paths=(("written", path),),
         next=f"coda-agent compare {shlex.quote(kept.task)}",
     )
-
-
-# compare --------------------------------------------------------------------------------------------------------------
-
-ROW_COLUMNS = (
-    "kernel",
-    "author",
-    "digest",
-    "gpu",
-    "shape",
-    "dtype",
-    "us",
-    "tflops",
-    "cublas",
-    "compiled",
-    "best_peer",
-    "floor",
-    "verdict",
-)
-HEADERS = {
-    "us": "µs p50 (p20 to p80)",
-    "tflops": "TFLOP/s",
-    "cublas": "% of cuBLAS",
-    "compiled": "time/compile",
-    "best_peer": "time/best peer",
-    "floor": "% of floor",
-    "gpu": "GPU",
-}
-
-
-def compare(terminal: Terminal, texts: Sequence[str], threshold: float | None, *, page: Path | None = None) -> Answer:
-    """The command `compare`."""
-    from ..keeping import compare as comparing
-
-    if not texts:
-        raise UsageError(
-            "nothing to compare was named", hint="`coda-agent compare A [B…]`, or `coda-agent compare --all`"
-        )
-    if page is not None:
-        raise UsageError("--html is the page of the whole bank", hint="`coda-agent compare --all --html FILE`")
-    settings = terminal.settings()
-    subjects = comparing.gather(texts, folders=kernels.shelves(settings), runs=settings.runs_dir)
-    if threshold is not None and (threshold < 0 or len(subjects) < 2):
-        raise UsageError(
-            f"--threshold {threshold:g} with {len(subjects)} kernel(s)",
-            hint="name two kernels and a percentage of 0 or more",
-        )
-    found = comparing.compare(subjects)
-
-    def show() -> Iterator[Any]:
-        listed = [
-            {
-                "kernel": s.id,
-                "author": f"{s.author}: {s.who}",
-                "digest": s.digest[:12],
-                "measured": len(s.found.records),
-            }
-            for s in subjects
-        ]
-        yield render.table_of(listed, ["kernel", "author", "digest", "measured"], right=["measured"])
-        yield from (f"same program: {' = '.join(ids)}" for ids in found.same)
-        if found.rows:
-            rows = [{HEADERS.get(name, name): value for name, value in vars(row).items()} for row in found.rows]
-            columns = [HEADERS.get(name, name) for name in ROW_COLUMNS]
-            yield render.heading("measured")
-            yield render.table_of(rows, columns, right=columns[6:9])
-        yield from found.verdicts
-        yield from (f"not measured: {sentence}" for sentence in found.not_measured)
-
-    code, failure = _threshold(comparing.regression(subjects, threshold) if threshold is not None else None)
-    return Answer(found.to_dict(), show, code, failure)
-
-
-def _threshold(found: tuple[list[str], bool] | None) -> tuple[Exit, Failure | None]:
-    if found is None:
-        return Exit.OK, None
-    slower, compared = found
-    if slower:
-        return Exit.REGRESSION, Failure("regression", "; ".join(slower), "measure again, or author a faster one")
-    if not compared:
-        return Exit.ENVIRONMENT, Failure(
-            "not-measured", "these kernels have no measured setting in common", "review both on one GPU"
-        )
-    return Exit.OK, None
 
 
 # selftest -------------------------------------------------------------------------------------------------------------

@@ -69,6 +69,10 @@ class Asked:
         if bool(self.subjects) == self.everything:
             said = "nothing to tune was named" if not self.subjects else "--all and a name exclude each other"
             raise UsageError(said, hint="name tasks, kernel files or kept kernels, or say --all")
+        loose = [text for text in self.subjects if not text.endswith(".py")]
+        if self.task is not None and (loose or self.everything):
+            said = repr(loose[0]) if loose else "--all"
+            raise UsageError(f"--task is that of a kernel file, and {said} is none", hint="leave out --task")
         for flag, value, known in (("--dtype", self.dtype, DTYPES), ("--weights", self.weights, WEIGHTS)):
             if value not in known:
                 raise UsageError(f"{flag} {value!r} is none", hint=f"there are: {', '.join(known)}")

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import examples_curated
 from coda.bench import empty
 from coda.bench.peers import COMPILED
-from coda.bench.record import BenchRecord, Compared
+from coda.bench.record import BenchRecord, Compared, short
 
 from .. import task as tasks
 from . import measured
@@ -136,7 +136,7 @@ def _row(record: BenchRecord) -> dict[str, str]:
     word = "SUSPECT" if record.suspicion else (f"{top.word} ({top.variant or top.peer})" if top else "no peer")
     return {
         "task": f"`{record.task}`",
-        "shape": "×".join(str(n) for n in _gemm_order(record)),
+        "shape": short(record.dims),
         "kernel": record.kernel,
         "µs": f"{own.median * 1e6:.1f} ± {(own.high - own.low) / 2 * 1e6:.1f}{mark}",
         "compile": _cell(_best(record, COMPILED), mark=mark),
@@ -184,15 +184,6 @@ def _cell(found: Compared | None, *, configured: bool = False, mark: str = "") -
 
 def _order(record: BenchRecord) -> tuple[int, ...]:
     return tuple(record.dims.values())
-
-
-def _gemm_order(record: BenchRecord) -> Iterator[int]:
-    """M, N, K first, then whatever else the task has."""
-    dims = dict(record.dims)
-    for name in ("M", "N", "K"):
-        if name in dims:
-            yield dims.pop(name)
-    yield from dims.values()
 
 
 def _absent(records: Sequence[BenchRecord]) -> Iterator[str]:

@@ -18,7 +18,7 @@ from typing import Any
 
 from coda.bench import empty
 from coda.bench.peers import COMPILED
-from coda.bench.record import BenchRecord
+from coda.bench.record import BenchRecord, short
 
 STYLES: dict[str, tuple[str, str]] = {
     "kernel": ("#000000", "o"),
@@ -84,7 +84,7 @@ def _close(figure: Any) -> None:
 
 def shape(record: BenchRecord) -> str:
     """4096×4096×4096."""
-    return "×".join(str(n) for n in record.dims.values())
+    return short(record.dims)
 
 
 def _where(records: Sequence[BenchRecord]) -> str:

@@ -1,6 +1,7 @@
 """One benchmark as data: every sample, what was compared, where, and how.
 
 BenchRecord   frozen; JSON both ways; refuses numbers about speed for outputs that nobody checked
+short         lengths in a few letters
 now           the time of a measurement, as records have it
 environment   GPU, driver and versions of this process
 """
@@ -105,12 +106,17 @@ class BenchRecord:
     protocol: Mapping[str, Any]
     measured_at: str = ""
     """UTC, like 2026-11-29T19:40:18Z, so that text sorts by age; empty in records from before it was written down."""
+    default: str = ""
+    """The variant that a call without `backend` and `config` takes here: `kernel` is the fastest of several, and need not be it.
+    Empty where it was not measured, and in records from before it was asked."""
 
     def __post_init__(self) -> None:
         if not self.verified and (self.measured or self.compared):
             raise ValueError("speed of unverified outputs is not recorded")
         if self.verified and self.kernel not in {m.name for m in self.measured}:
             raise ValueError(f"the kernel {self.kernel!r} was not measured")
+        if self.default and self.default not in {m.name for m in self.measured}:
+            raise ValueError(f"the default call's variant {self.default!r} was not measured")
         if self.measured_at and not TIME.fullmatch(self.measured_at):
             raise ValueError(f"measured_at is {self.measured_at!r}: write it like 2026-11-29T19:40:18Z")
         for m in self.measured:
@@ -181,6 +187,12 @@ def measured(
 def now() -> str:
     """For `measured_at`."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def short(dims: Mapping[str, int]) -> str:
+    """4096×4096×4096: M, N, K, then whatever else there is."""
+    first = [name for name in ("M", "N", "K") if name in dims]
+    return "×".join(str(dims[name]) for name in (*first, *(n for n in dims if n not in first)))
 
 
 def environment() -> dict[str, str]:

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+import authored_kernels
+from agent.commands import bank, comparing, tune
 from agent.commands import bench as command
-from agent.commands.terminal import Exit, Terminal
+from agent.commands.terminal import Answer, Exit, Failure, Terminal
 from agent.errors import PlotsUnavailable, UnknownSubject, UsageError
 from agent.keeping import benchmarks, measured
 from agent.verify import suite
@@ -32,6 +34,7 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> pathlib.Pat
     monkeypatch.setenv("CODA_AGENT_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("CODA_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(benchmarks, "RECORDS", tmp_path / "records")
+    monkeypatch.setattr(authored_kernels, "FOLDER", tmp_path / "kept")
     usual = command._options
     path = os.pathsep.join((str(DOUBLES), str(ROOT)))
     monkeypatch.setattr(
@@ -55,6 +58,8 @@ def run(asked: command.Asked) -> Any:
         ({"rounds": 2}, "--rounds"),
         ({"tune": True, "cache_dir": pathlib.Path("x")}, "--cache-dir"),
         ({"shapes": "12"}, "--shapes '12'"),
+        ({"keep": True, "peers": ("quack",)}, "--keep with --peers would put a partial record"),
+        ({"keep": True, "backends": ("triton",)}, "--keep with --backend would put a partial record"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_first(change: dict[str, Any], said: str, here: pathlib.Path) -> None:
@@ -85,9 +90,7 @@ def test_a_sweep_answers_with_rows_records_and_pictures(here: pathlib.Path) -> N
     assert [r["shape"] for r in answer.data["rows"]] == ["1×4096×4096", "1×8192×4096"]
     first = answer.data["rows"][0]
     assert (first["compile"], first["quack"]) == ("1.10", "1.05 (a)")
-    assert first["÷ cuBLAS"] == pytest.approx("1.111", abs=0.02) or float(first["÷ cuBLAS"]) == pytest.approx(
-        1.111, abs=0.02
-    )
+    assert float(first["÷ cuBLAS"]) == pytest.approx(1.111, abs=0.02)
     assert first["word"].startswith("faster")
     kept = measured.of_file(here / "out" / "records.json")
     assert [json.loads(r.to_json()) for r in kept if isinstance(r, BenchRecord)] == answer.data["records"]
@@ -106,6 +109,9 @@ def test_what_was_not_measured_is_no_success(here: pathlib.Path) -> None:
     assert (answer.exit, answer.failure.code) == (Exit.GOAL_NOT_MET, "incomplete")
     assert answer.data["failed"][0]["status"] == "WRONG_VALUES"
     assert (here / "one.jsonl").is_file()
+    assert answer.failure.hint == f"`--resume --out {here / 'one.json'}` goes on"  # and not a folder with another log
+    again = run(dataclasses.replace(ASKED, shapes="6x4096x4096", out=here / "one.json", resume=True))
+    assert again.data["reused"] == 1
     assert not (here / "one.json").exists()
 
 
@@ -125,9 +131,67 @@ def test_compare_run_measures_the_examples_too_and_keeps_the_records(
     other = dataclasses.replace(target, id="rms_scale/other", digest="d", records=here / "kernel" / "bench")
     monkeypatch.setattr(benchmarks, "targets", lambda *_, **__: (other,))
     assert [t.id for t in benchmarks.with_examples([other])] == ["rms_scale/other", "examples_curated/rms_scale"]
-    paths = command.fresh(Terminal("compare"), ("rms_scale/other",))
-    assert paths == [here / "kernel" / "bench" / "nvidia-test.json"]  # the double's records are of the program "d"
-    assert len(measured.of_file(paths[0])) == 1
+    found = command.fresh(Terminal("compare"), ("rms_scale/other",))
+    assert found.paths == (
+        here / "kernel" / "bench" / "nvidia-test.json",
+    )  # the double's records are of the program "d"
+    assert len(measured.of_file(found.paths[0])) == 1
+    assert (found.failed, found.left) == ((), 0)
+
+
+def test_compare_run_says_what_is_not_fresh_and_is_no_success(
+    here: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The example is wrong at M = 6: what is on record of it is older than this run."""
+    monkeypatch.setattr(command, "_shapes", lambda asked: lambda task: [{"M": 6, "N": 4096, "K": 4096}])
+    answer = comparing.compare(Terminal("compare"), ("rms_scale",), None, run=True)
+    assert (answer.exit, answer.failure.code) == (Exit.GOAL_NOT_MET, "incomplete")
+    (said,) = [w for w in answer.warnings if "examples_curated/rms_scale" in w]
+    assert said.startswith("not measured now, so what is shown of it is older: ")
+    assert "WRONG_VALUES" in said
+    usual = benchmarks.measure
+
+    def out_of_time(*args: Any, **more: Any) -> benchmarks.Sweep:
+        return dataclasses.replace(usual(*args, **more), results=(), left=2)
+
+    monkeypatch.setattr(benchmarks, "measure", out_of_time)
+    answer = comparing.compare(Terminal("compare"), ("rms_scale",), None, run=True)
+    assert answer.exit is Exit.GOAL_NOT_MET
+    assert "2 measurement(s) not reached: what is shown of them is older" in answer.warnings
+
+
+def test_what_compare_cannot_mean_is_refused_before_anything_is_measured(
+    here: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: Any, **__: Any) -> None:
+        raise AssertionError("nothing may be measured")
+
+    monkeypatch.setattr(command, "fresh", never)
+    terminal = Terminal("compare")
+    with pytest.raises(UsageError, match="--threshold"):
+        comparing.compare(terminal, ("examples_curated/rms_scale",), 3.0, run=True)
+    with pytest.raises(UsageError, match="--html"):
+        comparing.compare(terminal, ("rms_scale",), None, page=here / "x.html", run=True)
+    with pytest.raises(UnknownSubject):
+        comparing.compare(terminal, ("rms_scal3",), None, run=True)
+    with pytest.raises(UsageError, match="--threshold"):
+        bank.leaderboard(terminal, (), 3.0, None, run=True)
+    with pytest.raises(AssertionError, match="nothing may be measured"):
+        comparing.compare(terminal, ("examples_curated/rms_scale",), None, run=True)
+
+
+def test_what_was_not_tuned_is_said_and_is_no_success(here: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = dataclasses.replace(ASKED, shapes="1x4096x4096", tune=True)
+    failure = Failure("not-tuned", "1 of 2 not tuned", "the table says why")
+    said = Answer({"jobs": []}, list, Exit.GOAL_NOT_MET, failure, warnings=("left out: x",))
+    monkeypatch.setattr(tune, "tune", lambda terminal, asked: said)
+    answer = run(asked)
+    assert (answer.exit, answer.failure.code) == (Exit.GOAL_NOT_MET, "not-tuned")
+    assert "left out: x" in answer.warnings
+    assert any(w.startswith("--tune: 1 of 2 not tuned") for w in answer.warnings)
+    monkeypatch.setattr(tune, "tune", lambda terminal, asked: Answer({"jobs": [1]}, list))
+    answer = run(asked)
+    assert (answer.exit, answer.data["tuned"]) == (Exit.OK, {"jobs": [1]})
 
 
 def test_all_is_every_task_with_a_kernel(here: pathlib.Path) -> None:
