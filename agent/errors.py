@@ -25,6 +25,8 @@ into `--json`, and exits with `exit_code` (2 usage, 4 refused by a gate, 5 envir
     ├── RunDamaged                  5  a run folder that cannot be read
     ├── TaskRefused                 4  the judge found the task itself at fault
     ├── JudgeUnavailable            5  the judge could not do its work on this machine
+    ├── BenchUnavailable            5  nothing can be measured on this machine
+    ├── PlotsUnavailable            5  pictures need a package that is not installed
     ├── CampaignDamaged             5  a committed record of an authoring run that cannot be read
     ├── FolderUnusable              5  a folder that results go to cannot be written to
     ├── NotKept                     5  a kernel passed and its folder could not be written

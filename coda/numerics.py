@@ -50,6 +50,9 @@ DIFFERENCE = 2e-6
 the square of the step, 1e-5."""
 LINEAR = 1e-9
 """What f(u + 3v) may be off by from f(u) + 3·f(v), relative to its largest value."""
+CANCELLED = 2.0**-20
+"""What a kernel may leave of an output that is 0 on all its elements and does not move with the inputs, such as the log of a
+probability among one: 16 roundings in fp32 of numbers of the size of 1. Nothing else gives such an output a scale."""
 FAR = 0.05
 """A baseline whose values are further than this from the reference's, relative to their size, computes something else."""
 ALIKE = 1e-6
@@ -187,6 +190,7 @@ def within(
     unit = 2.0 ** -min(PRECISION[working], PRECISION[stored])
     cap_rms = CAP_RMS * _scatter(reference.numel())
     usual_max, usual_rms = _usual(trusted, reference, unit)
+    left = CANCELLED if whole == 0 and noisy == 0 else 0.0
     worst = _Worst()
     for first, rows, (c, t, r, z) in _blocks(candidate, trusted, reference, noise):
         worst.nonfinite(first, rows, _masks_differ(*_as_stored(c, r, stored)))
@@ -206,8 +210,8 @@ def within(
         ):  # nor can a sample so small show that the trusted kernel is poor: its own error counts whole
             t_max, t_rms = _at_least(t_max, other.amax(1)), _at_least(t_rms, _rms(other))
         share = noisy * size_rms / whole if whole > 0 else torch.zeros_like(size_rms)
-        floor_max = MAX_ULPS * _ulps(size_max, stored) + length * (z.abs().amax(1) + share)
-        floor_rms = RMS_ULPS * _ulps(size_rms, stored) + math.sqrt(length) * (_rms(z) + share)
+        floor_max = left + MAX_ULPS * _ulps(size_max, stored) + length * (z.abs().amax(1) + share)
+        floor_rms = left + RMS_ULPS * _ulps(size_rms, stored) + math.sqrt(length) * (_rms(z) + share)
         worst.add(
             first, rows, error.abs().amax(1), MAX_FACTOR * t_max + floor_max, _rms(error), RMS_FACTOR * t_rms + floor_rms,
             other.amax(1), _rms(other),

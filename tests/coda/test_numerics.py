@@ -257,3 +257,19 @@ def test_the_response_is_the_cost_of_rounding_the_inputs() -> None:
     size = (g["a"].double().square() @ g["b"].double().square()).sqrt()
     ratio = float(g["noise"].square().mean().sqrt() / size.square().mean().sqrt() / 2**-24)
     assert 1.2 < ratio < 1.7  # √2: both factors of every product
+
+
+def test_what_cancels_whatever_the_inputs_may_leave_a_few_roundings():
+    zero = torch.zeros(3, 40, dtype=torch.float64)
+    trusted = torch.zeros(3, 40)
+
+    def judged(leaves: float, noise: torch.Tensor | None = None) -> bool:
+        candidate = trusted + leaves
+        return numerics.within(candidate, trusted, zero, working="float32", noise=noise, length=100).ok
+
+    assert judged(2.0**-23)
+    assert not judged(2.0**-19)
+    assert not judged(2.0**-23, noise=torch.full_like(zero, 1e-12))  # an output that moves has a scale of its own
+    some = zero.clone()
+    some[0, 0] = 1e-3  # and so has one that is not 0 everywhere
+    assert not numerics.within(some.float() + 2.0**-23, some.float(), some, working="float32", length=100).ok
