@@ -170,4 +170,5 @@ def contest_of(
         prepared=found.prepared,
         peer_of=found.peer_of,
         notes=found.notes,
+        default=found.default if found.default in found.kernels else "",
     )

@@ -41,6 +41,9 @@ from .subject import Subject
 SETS = 3
 """Input sets that calls rotate through."""
 
+AUTO = "auto"
+"""The backend that a call without `backend` has, and the variant that is one."""
+
 Inputs = Mapping[str, Any]
 Guard = Callable[[str], contextlib.AbstractContextManager[None]]
 """Around the first calls of the variant of this name."""
@@ -68,6 +71,8 @@ class Entrants:
     """Of those that are absent, the kernel's own, each with the reason."""
     unavailable: set[str] = field(default_factory=set)
     """Of these, the ones whose backend this machine does not have."""
+    default: str = ""
+    """The one of `kernels` that a call without `backend` and `config` takes, where it is ready."""
     wrong: str = ""
     """A kernel whose outputs are not right, and what is wrong with them."""
 
@@ -142,6 +147,36 @@ def _kernels(found: Entrants, subject: Subject, payload: Mapping[str, Any], inpu
                 found.absent[label] = found.refused[label] = _failed(error)
                 continue
             found.kernels[label] = variant
+    if found.kernels:
+        _default(found, subject, kernel, inputs, guard, alone=bool(payload["backends"]))
+
+
+def _default(found: Entrants, subject: Subject, kernel: Any, inputs: Inputs, guard: Guard, *, alone: bool) -> None:
+    """Which variant a call that names no backend takes. Where it runs a plan's programs on several backends it is a variant of
+    its own, which races like the others, unless backends were named: those stay `alone`."""
+    try:
+        config = _schedules(subject, inputs, AUTO, None)
+    except CodaError as error:  # what a user's call would meet; the backends by name have been tried already
+        found.absent[AUTO] = str(error)[:500]
+        return
+    found.default = next((name for name in found.kernels if found.configs[name] == config), "")
+    mixed = len({schedule["backend"] for schedule in config.values()}) > 1
+    if found.default or alone or not mixed:
+        return
+    if AUTO in found.absent:
+        found.refused[AUTO] = found.absent[AUTO]
+        return
+    variant = caller(kernel, subject, AUTO, None)
+    try:
+        with guard(AUTO):
+            variant(inputs)
+            synchronize()
+    except Exception as error:
+        if blame(error) is not None:
+            raise
+        found.absent[AUTO] = found.refused[AUTO] = _failed(error)
+        return
+    found.kernels[AUTO], found.configs[AUTO], found.default = variant, config, AUTO
 
 
 def caller(kernel: Any, subject: Subject, backend: str, config: Schedule | None) -> Variant:

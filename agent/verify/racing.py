@@ -4,8 +4,9 @@
     race   time everything, audit the kernels' timed outputs, say the word
     together  one word for several shapes
 
-A peer may race with several candidates; the fastest one's time is the peer's, and the record names it: whatever luck the
-choice of the fastest brings is the peer's, not ours. The word is about the best peer: PASS (faster), SLOWER, NO_DIFFERENCE, or
+A peer may race with several candidates, and the kernel on several backends and with its author's schedule: the fastest one's
+time is the peer's, or the kernel's, and the record names it. The fastest of many owes a little to luck, on both sides, and more
+to whoever has more variants. Which of ours a call without `backend` takes is in the record too, with its time. The word is about the best peer: PASS (faster), SLOWER, NO_DIFFERENCE, or
 SUSPECT, which a person has to look at. Neighbours: `entrants.py` makes what races, `bench.py` is the gate.
 """
 
@@ -71,6 +72,8 @@ class Race:
     """The peer of a candidate that has not its name."""
     notes: Mapping[str, str] = field(default_factory=dict)
     """What a reader must know of a variant."""
+    default: str = ""
+    """Of `kernels`, the one that a call without `backend` and `config` takes; empty where it is not among them."""
 
     def everything(self) -> dict[str, Variant]:
         """All variants in the order of tables; the first is measured twice."""
@@ -167,6 +170,7 @@ def _record(contest: Race, timings: Timings, how: Mapping[str, Any]) -> BenchRec
         absent=dict(contest.absent),
         environment=dict(contest.environment),
         protocol=dict(how),
+        default=contest.default,
         measured_at=now(),
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import random
 from collections.abc import Callable
 from typing import Any
@@ -71,6 +73,49 @@ def test_a_record_from_beginning_to_end(task_id: str) -> None:
     assert BenchRecord.from_json(record.to_json()) == record
     assert {m.name for m in record.measured} >= {"reference", "eager", "cublas"}
     assert record.environment["torch"] == str(torch.__version__)
+
+
+def test_a_record_says_what_a_default_call_takes() -> None:
+    task, subject, sets, check, found = entered("rms_scale", {"peers": ["eager"]})
+    assert found.default == "reference"
+    found.kernels["tuned"], found.configs["tuned"] = found.kernels["reference"], {"rms_scale": {}}
+    contest = bench.contest_of(task, subject, DIMS, sets[0], found, 4e12)
+    *_, record = race(contest, sets, check, Clock(), rounds=7, seed=1)
+    assert record is not None
+    assert record.default == "reference"  # whichever of the two was faster
+    assert BenchRecord.from_json(record.to_json()) == record
+    old = json.loads(record.to_json())
+    del old["default"]
+    assert BenchRecord.from_json(json.dumps(old)).default == ""
+    with pytest.raises(ValueError, match="was not measured"):
+        dataclasses.replace(record, default="cutedsl")
+    del found.kernels["reference"]  # wrong, and so left out
+    assert bench.contest_of(task, subject, DIMS, sets[0], found, 4e12).default == ""
+
+
+def test_a_default_call_on_several_backends_is_a_variant_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    real, chosen = entrants.caller, entrants._schedules
+
+    def caller(kernel: Any, subject: Subject, backend: str, config: Any) -> Any:
+        called.append(backend)
+        return real(kernel, subject, "reference", None)
+
+    def schedules(subject: Subject, inputs: Any, backend: str, config: Any) -> dict[str, Any]:
+        if backend != "auto":
+            return chosen(subject, inputs, "reference", config)
+        return {"first": {"backend": "cutedsl"}, "second": {"backend": "triton"}}
+
+    monkeypatch.setattr(entrants, "caller", caller)
+    monkeypatch.setattr(entrants, "_schedules", schedules)
+    monkeypatch.setattr(registry, "MODULES", {"triton": "x"})
+    there, get = type("There", (), {"available": lambda self: Support(True)})(), registry.get
+    monkeypatch.setattr(registry, "get", lambda name: there if name == "triton" else get(name))
+    dims = {**DIMS, "P": 64}
+    *_, found = entered("residual_rms_linear", {"peers": ["eager"], "backends": []}, dims)
+    assert (list(found.kernels), found.default, called) == (["triton", "auto"], "auto", ["triton", "auto"])
+    *_, found = entered("residual_rms_linear", {"peers": ["eager"], "backends": ["triton"]}, dims)
+    assert (list(found.kernels), found.default) == (["triton"], "")  # backends that were named stay alone
 
 
 def test_the_empty_epilogue_runs_in_the_kernels_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
