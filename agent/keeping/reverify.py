@@ -20,7 +20,7 @@ import random
 import resource
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -37,6 +37,7 @@ from ..verify.judge import Options, judge
 from ..verify.worker import WorkerError, WorkerOutcome, WorkerSession
 from . import shelves
 from .review import against
+from .reviews import said, unproven
 
 SERVES = 16
 """Kernels for which a worker serves before a fresh one takes its place: what it has printed and allocated goes with it."""
@@ -273,7 +274,7 @@ def _curated(target: Target, options: Options, call: Callable[..., WorkerOutcome
     if not target.task:
         return _traced(source, target.path.stem, expected)
     verdict = judge(source, tasks.load(target.task), options=options, call=call)
-    refusals = list(_said(verdict))
+    refusals = list(said(verdict))
     if verdict.program_digest not in (None, expected):
         refusals.append(f"it traces to {(verdict.program_digest or '')[:12]}, and imports as {expected[:12]}")
     return _made(verdict, refusals)
@@ -287,17 +288,8 @@ def _kept(target: Target, options: Options, call: Callable[..., WorkerOutcome]) 
     return _made(verdict, refusals)
 
 
-def _said(verdict: Verdict) -> Iterator[str]:
-    if verdict.first_failure is not None:
-        gate = verdict.gate(verdict.first_failure)
-        yield f"gate {gate.name}: {gate.status}: {gate.reason}"
-    elif not verdict.passed:
-        yield from (f"gate {g.name} could not run: {g.reason}" for g in verdict.not_run if g.name != "bench")
-
-
 def _made(verdict: Verdict, refusals: Sequence[str]) -> dict[str, Any]:
-    machine = verdict.status in (Status.NOT_RUN, Status.INFRA_ERROR)
-    word: Word = "proved" if not refusals else "unproven" if machine else "refused"
+    word: Word = "proved" if not refusals else "unproven" if unproven(verdict, refusals) else "refused"
     gates = tuple(GateWord(name=g.name, status=g.status, seconds=g.seconds) for g in verdict.gates if g.name != "bench")
     return {"word": word, "why": tuple(refusals), "digest": verdict.program_digest or "", "gates": gates}
 

@@ -20,7 +20,7 @@ from ..records import Record, Verdict
 from ..task import Task
 from . import measured, packet
 from . import shelves as kernels
-from .reviews import FILE, Review, recorded_digest
+from .reviews import FILE, Review, recorded_digest, said
 from .shelves import Kept
 
 
@@ -74,16 +74,7 @@ def against(kept: Kept, verdict: Verdict) -> tuple[tuple[str, ...], str, str]:
     """Everything that stands against a kernel after a fresh verdict, and the recorded and the retraced program's digest."""
     recorded, complaint = recorded_digest(kept)
     retraced = verdict.program_digest or ""
-    return (*_gates(verdict), *complaint, *_drift(kept, recorded, retraced)), recorded, retraced
-
-
-def _gates(verdict: Verdict) -> Sequence[str]:
-    if verdict.passed:
-        return ()
-    if verdict.first_failure is not None:
-        gate = verdict.gate(verdict.first_failure)
-        return (f"gate {gate.name}: {gate.status}: {gate.reason}",)
-    return tuple(f"gate {gate.name} could not run: {gate.reason}" for gate in verdict.not_run if gate.name != "bench")
+    return (*said(verdict), *complaint, *_drift(kept, recorded, retraced)), recorded, retraced
 
 
 def _drift(kept: Kept, recorded: str, retraced: str) -> Sequence[str]:

@@ -2,6 +2,8 @@
 
     Review            the verdict, what it depends on, and why it was refused
     latest            the last review of a kernel, if any
+    said              what the gates say against a kernel
+    unproven          whether that is the machine's fault, and nothing else stands against it
     recorded_digest   the program that a kernel's folder claims to hold
 
 `review` writes it, `promote` asks it to be fresh.
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import datetime
 import shlex
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field, ValidationError
@@ -49,7 +52,24 @@ class Review(Record):
     @property
     def unproven(self) -> bool:
         """Whether nothing was found against it, but this machine could not run every required gate."""
-        return bool(self.refusals) and self.verdict.status in (Status.NOT_RUN, Status.INFRA_ERROR)
+        return unproven(self.verdict, self.refusals)
+
+
+def said(verdict: Verdict) -> tuple[str, ...]:
+    """What the gates say against a kernel, or why they could not run."""
+    if verdict.passed:
+        return ()
+    if verdict.first_failure is not None:
+        gate = verdict.gate(verdict.first_failure)
+        return (f"gate {gate.name}: {gate.status}: {gate.reason}",)
+    return tuple(f"gate {gate.name} could not run: {gate.reason}" for gate in verdict.not_run if gate.name != "bench")
+
+
+def unproven(verdict: Verdict, refusals: Sequence[str]) -> bool:
+    """Whether the machine's not having run a gate is all that stands against a kernel: a folder whose parts are not about one
+    program is refused on any machine."""
+    machine = verdict.status in (Status.NOT_RUN, Status.INFRA_ERROR)
+    return machine and bool(refusals) and set(refusals) <= set(said(verdict))
 
 
 def latest(kept: Kept) -> Review | None:

@@ -132,6 +132,22 @@ def test_a_machine_that_cannot_is_no_refusal(tmp_path: Path) -> None:
     assert found.why == ("gate algebra: INFRA_ERROR: no memory [x]",)
 
 
+@pytest.mark.null
+def test_a_folder_about_two_programs_is_refused_even_where_the_machine_cannot(tmp_path: Path) -> None:
+    """Whatever the gates would have said: the drift is there."""
+
+    def broken(*_: Any, **__: Any) -> WorkerOutcome:
+        return WorkerOutcome(status="INFRA_ERROR", error=WorkerError(code="x", message="no memory"), seconds=0.1)
+
+    whole = board.keep_as(tmp_path, "gemm_rope")
+    assert prove(target(whole.id, tmp_path), CPU, broken).word == "unproven"
+    (whole.folder / "program.json").write_text(examples_curated.load("rms_rope").program.to_json())
+    found = prove(target(whole.id, tmp_path), CPU, broken)
+    assert found.word == "refused"
+    assert any("program.json holds" in why for why in found.why)
+    assert any("no memory" in why for why in found.why)
+
+
 # workers --------------------------------------------------------------------------------------------------------------
 
 
