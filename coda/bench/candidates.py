@@ -4,6 +4,7 @@
     Candidate  one way: `prepare` once per input set, `run` in the timed region, `finish` before its outputs are checked
     Build      from a setting to the candidates of a peer, by the names under which they are timed
     each_for   the one candidate of a peer that has no choices
+    compiled   torch.compile that no other setting slows down
     rest       what a package's kernel leaves over, compiled: an unfused peer must not lose by our laziness
 
 What may happen outside the timed region is narrow. `prepare` brings weights, tables and constants into the package's own
@@ -14,6 +15,7 @@ Neighbours: `peers.py` knows which peers there are, `adapters/` has their candid
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,8 +73,27 @@ def each_for(name: str, make: Callable[[Setting], Candidate]) -> Build:
     return lambda setting: {name: make(setting)}
 
 
-def rest(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Plain PyTorch around a package's kernel, compiled for the shapes that it meets."""
+def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """torch.compile for the shapes that it meets, of a copy: Dynamo counts compilations by code object, and after the eighth
+    size of a process would run the function as it is, or raise."""
     import torch
 
-    return torch.compile(function, dynamic=False)
+    return torch.compile(_copied(function), dynamic=False, **options)
+
+
+def _copied(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function with a code object of its own."""
+    if not isinstance(function, types.FunctionType):
+        return function
+    code = function.__code__.replace()
+    copy = types.FunctionType(
+        code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    copy.__module__, copy.__qualname__ = function.__module__, function.__qualname__
+    return copy
+
+
+def rest(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Plain PyTorch around a package's kernel, compiled."""
+    return compiled(function)

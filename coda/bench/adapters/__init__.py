@@ -5,6 +5,7 @@
     liger.py              Liger: Triton kernels beside a cuBLAS GEMM
     flashinfer.py         FlashInfer: CUDA kernels beside a cuBLAS GEMM
     cut_cross_entropy.py  Apple's loss that never writes the logits
+    shared.py             layouts, targets and logits as several of them need them
 
 No package is imported before a candidate is built. A task that is not in a package's table has no kernel there for the same
 mathematics; each file's docstring names the near misses and why they are none.

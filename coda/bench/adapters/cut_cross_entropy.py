@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from coda.bench.adapters.quack import ignored_as_marker
+from coda.bench.adapters.shared import ignored_as_marker
 from coda.bench.candidates import Build, Candidate, Inputs, Outputs, Setting, each_for, rest
 
 

@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from coda.bench.adapters.pytorch import in_halves, interleaved
+from coda.bench.adapters.shared import head_of, in_halves, interleaved
 from coda.bench.candidates import Build, Candidate, Inputs, Outputs, Setting, each_for, rest
 
 HALVES = "gate and up as contiguous halves in weights and results, as the package's kernels read them"
-HEAD = 64
 
 
 def _gated(function: str) -> Callable[[Setting], Candidate]:
@@ -116,9 +115,9 @@ def _head_norm_rope(setting: Setting) -> Candidate:
     from flashinfer.norm import rmsnorm
 
     def run(i: Inputs) -> Any:
-        rows = i["x"].shape[0]
-        z = (i["x"] @ i["w"]).view(rows, -1, HEAD)
-        return _rotate(rmsnorm(z, i["gamma"], i["eps"]).view(rows, -1), i, HEAD)
+        rows, head = i["x"].shape[0], head_of(i)
+        z = (i["x"] @ i["w"]).view(rows, -1, head)
+        return _rotate(rmsnorm(z, i["gamma"], i["eps"]).view(rows, -1), i, head)
 
     return Candidate(
         run,

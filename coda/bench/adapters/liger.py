@@ -11,12 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from coda.bench.adapters.pytorch import in_halves, interleaved
-from coda.bench.adapters.quack import ignored_as_marker
+from coda.bench.adapters.shared import head_of, ignored_as_marker, in_halves, interleaved, joined
 from coda.bench.candidates import Build, Candidate, Inputs, Outputs, Setting, each_for, rest, same
 
 HALVES = "gate and up as contiguous halves in weights, saved matrices and results, as the package's models have them"
-HEAD = 64
 
 
 def _candidate(
@@ -65,24 +63,13 @@ def _geglu(setting: Setting) -> Candidate:
         return {"gate": gate, "up": up, "h": geglu_forward(gate, up)[2]}
 
     def prepare(inputs: Inputs) -> Inputs:
-        w = inputs["w"]
-        return {**inputs, "w_gate": w[:, 0::2].contiguous(), "w_up": w[:, 1::2].contiguous()}
-
-    return Candidate(
-        run, prepare=prepare, finish=_zipped("gate", "up", "z", "h"), note="two GEMMs, as the package's MLP has them"
-    )
-
-
-def _zipped(even: str, odd: str, name: str, *others: str) -> Callable[[Outputs], Outputs]:
-    """Two matrices as the even and odd columns of one; the others as they are."""
+        gate, up = in_halves(inputs, ("w",))["w"].chunk(2, 1)
+        return {**inputs, "w_gate": gate.contiguous(), "w_up": up.contiguous()}
 
     def finish(outputs: Outputs) -> Outputs:
-        import torch
+        return {"z": joined(outputs["gate"], outputs["up"]), "h": outputs["h"]}
 
-        both = torch.stack([outputs[even], outputs[odd]], -1).flatten(1)
-        return {name: both, **{other: outputs[other] for other in others}}
-
-    return finish
+    return Candidate(run, prepare=prepare, finish=finish, note="two GEMMs, as the package's MLP has them")
 
 
 def _bias_squared_relu(setting: Setting) -> Candidate:
@@ -205,9 +192,10 @@ def _head_norm_rope(setting: Setting) -> Candidate:
     tables = rest(angles)
 
     def run(i: Inputs) -> Any:
-        z = (i["x"] @ i["w"]).view(-1, HEAD)
+        head = head_of(i)
+        z = (i["x"] @ i["w"]).view(-1, head)
         normed, _ = _norm(z, i["gamma"], i["eps"])
-        heads = normed.view(1, i["x"].shape[0], -1, HEAD).transpose(1, 2)
+        heads = normed.view(1, i["x"].shape[0], -1, head).transpose(1, 2)
         query, key = heads.chunk(2, 1)
         cos, sin = tables(i["position"], i["frequency"], i["x"])
         return rope_forward(query, key, cos, sin)[:2]
@@ -215,18 +203,19 @@ def _head_norm_rope(setting: Setting) -> Candidate:
     def prepare(inputs: Inputs) -> Inputs:
         from coda.layout import rope_halves
 
-        order = rope_halves(torch.arange(HEAD, device=inputs["gamma"].device), HEAD)
+        head = head_of(inputs)
+        order = rope_halves(torch.arange(head, device=inputs["gamma"].device), head)
         return {
             **inputs,
-            "w": rope_halves(inputs["w"], HEAD, 1).contiguous(),
+            "w": rope_halves(inputs["w"], head, 1).contiguous(),
             "gamma": inputs["gamma"][order].contiguous(),
         }
 
     def finish(both: Any) -> Mapping[str, Any]:
         from coda.layout import rope_pairs
 
-        rows = torch.cat(both, 1).transpose(1, 2).flatten(2)[0]
-        return {"rotated": rope_pairs(rows, HEAD, 1)}
+        heads = torch.cat(both, 1).transpose(1, 2)
+        return {"rotated": rope_pairs(heads.flatten(2)[0], heads.shape[-1], 1)}
 
     return Candidate(
         run,

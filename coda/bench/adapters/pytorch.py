@@ -13,7 +13,8 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from coda.bench.candidates import Build, Candidate, Inputs, Outputs, Setting, each_for
+from coda.bench.adapters.shared import in_halves, interleaved
+from coda.bench.candidates import Build, Candidate, Setting, compiled, each_for
 
 HALVES = "torch.compile with gate and up as contiguous halves in weights, saved matrices and results"
 ROTATED = "torch.compile with each pair's two columns as contiguous halves in weights, table and result"
@@ -25,10 +26,8 @@ def _eager(setting: Setting) -> Candidate:
 
 def _compiled(mode: str | None) -> Callable[[Setting], Candidate]:
     def make(setting: Setting) -> Candidate:
-        import torch
-
-        compiled = torch.compile(setting.baseline, dynamic=False, fullgraph=True, mode=mode)
-        return Candidate(lambda inputs: compiled(**inputs), config={"mode": mode or "default"})
+        run = compiled(setting.baseline, fullgraph=True, mode=mode)
+        return Candidate(lambda inputs: run(**inputs), config={"mode": mode or "default"})
 
     return make
 
@@ -62,29 +61,13 @@ ALWAYS: dict[str, Build] = {
 # layouts --------------------------------------------------------------------------------------------------------------
 
 
-def in_halves(inputs: Inputs, names: Sequence[str]) -> dict[str, Any]:
-    """The inputs with these in halves instead of interleaved along their columns."""
-    from coda.layout import split_gate_up
-
-    return {name: split_gate_up(x, 1).contiguous() if name in names else x for name, x in inputs.items()}
-
-
-def interleaved(outputs: Outputs, names: Sequence[str]) -> dict[str, Any]:
-    """The inverse, for outputs."""
-    from coda.layout import interleave_gate_up
-
-    return {name: interleave_gate_up(x, 1) if name in names else x for name, x in outputs.items()}
-
-
 def _halves(
     function: Callable[..., Mapping[str, Any]], *, split: Sequence[str], join: Sequence[str], note: str
 ) -> Build:
     def make(setting: Setting) -> Candidate:
-        import torch
-
-        compiled = torch.compile(function, dynamic=False, fullgraph=True)
+        run = compiled(function, fullgraph=True)
         return Candidate(
-            lambda inputs: compiled(**inputs),
+            lambda inputs: run(**inputs),
             prepare=lambda inputs: in_halves(inputs, split),
             finish=lambda outputs: interleaved(outputs, join),
             config={"mode": "default"},

@@ -17,6 +17,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from coda.bench.adapters.shared import gathered, head_of, ignored_as_marker, inside, loss_of
 from coda.bench.candidates import Build, Candidate, Inputs, Outputs, Setting, rest, same
 
 CONFIGURATIONS: tuple[tuple[int, int, int, int, bool], ...] = (
@@ -95,34 +96,31 @@ class Fused:
         return r["mAuxOut"], r["D"], rms_final_reduce(r["mColVecReduce"], 1.0 / b.shape[-1], eps)
 
 
-Kernel = Callable[[Fused, Inputs], Outputs]
+Kernel = Callable[..., Outputs]
+"""From `Fused`, inputs and, where there is one, what PyTorch does around the kernel."""
 
 
-def _each(kernel: Kernel, *, prepare: Callable[[Inputs], Inputs] = same, note: str = "") -> Build:
+def _each(
+    kernel: Kernel,
+    *,
+    around: Callable[..., Any] | None = None,
+    prepare: Callable[[Inputs], Inputs] = same,
+    note: str = "",
+) -> Build:
+    """A candidate per configuration. `around` is compiled once for all of them, and anew for each setting."""
+
     def make(setting: Setting) -> Mapping[str, Candidate]:
+        more = () if around is None else (rest(around),)
         return {
-            name: Candidate(
-                functools.partial(kernel, Fused(config)),
-                prepare=prepare,
-                config=options,
-                note=note,
-            )
+            name: Candidate(_called(kernel, Fused(config), more), prepare=prepare, config=options, note=note)
             for name, options, config in _configurations()
         }
 
     return make
 
 
-def _with(function: Callable[..., Any], kernel: Callable[[Fused, Inputs, Callable[..., Any]], Outputs]) -> Kernel:
-    """A kernel with what PyTorch does around it, compiled once for all configurations."""
-    compiled: list[Callable[..., Any]] = []
-
-    def call(q: Fused, i: Inputs) -> Outputs:
-        if not compiled:
-            compiled.append(rest(function))
-        return kernel(q, i, compiled[0])
-
-    return call
+def _called(kernel: Kernel, fused: Fused, more: tuple[Callable[..., Any], ...]) -> Callable[[Inputs], Outputs]:
+    return lambda inputs: kernel(fused, inputs, *more)
 
 
 # forward: activations and norms ---------------------------------------------------------------------------------------
@@ -209,9 +207,6 @@ def _rope_positions(q: Fused, i: Inputs) -> Outputs:
     return {"rotated": q(rope_posfreq_epi, i["x"], i["w"], pos=i["position"], freq=i["table"])["D"]}
 
 
-HEAD = 64
-
-
 def _head_table(position: Any, frequency: Any, like: Any) -> Any:
     import torch
 
@@ -220,12 +215,12 @@ def _head_table(position: Any, frequency: Any, like: Any) -> Any:
 
 
 def _repeated_gain(inputs: Inputs) -> Inputs:
-    return {**inputs, "gain": inputs["gamma"].repeat(inputs["w"].shape[-1] // HEAD)}
+    return {**inputs, "gain": inputs["gamma"].repeat(inputs["w"].shape[-1] // head_of(inputs))}
 
 
 def _head_norm_rope(q: Fused, i: Inputs, table: Callable[..., Any]) -> Outputs:
     cs = table(i["position"], i["frequency"], i["x"])
-    return {"rotated": q(q.library.qk_rope_epi, i["x"], i["w"], cs=cs, qk=HEAD, w=i["gain"])["D"]}
+    return {"rotated": q(q.library.qk_rope_epi, i["x"], i["w"], cs=cs, qk=head_of(i), w=i["gain"])["D"]}
 
 
 # forward: losses ------------------------------------------------------------------------------------------------------
@@ -251,34 +246,18 @@ def _cross_entropy(q: Fused, i: Inputs) -> Outputs:
     return {"logits": logits, "lse": lse, "target_logit": picked}
 
 
-def _gathered(logits: Any, target: Any) -> Any:
-    counts = (target >= 0) & (target < logits.shape[1])
-    picked = logits.gather(1, target.clamp(0, logits.shape[1] - 1)[:, None])[:, 0].float()
-    return picked.masked_fill(~counts, 0.0)
-
-
 def _rms_cross_entropy(q: Fused, i: Inputs, gather: Callable[..., Any]) -> Outputs:
     r = q(q.library.rstd_lse_epi, i["q"], i["w"], rstd=i["rstd"])
     return {"logits": r["D"], "lse": r["lse"], "target_logit": gather(r["D"], i["target"])}
 
 
 def _z_loss(lse: Any, picked: Any, target: Any, columns: int, weight: float) -> Any:
-    counts = (target >= 0) & (target < columns)
-    return (lse - picked + weight * lse * lse).masked_fill(~counts, 0.0)
+    return (lse - picked + weight * lse * lse).masked_fill(~inside(target, columns), 0.0)
 
 
 def _cross_entropy_z(q: Fused, i: Inputs, finish: Callable[..., Any]) -> Outputs:
     _, lse, picked = _lse_target(q, i["x"], i["w"], i["target"], logits=False)
     return {"loss": finish(lse, picked, i["target"], i["w"].shape[-1], i["z_weight"]), "lse": lse}
-
-
-def ignored_as_marker(inputs: Inputs) -> Inputs:
-    """Targets outside the vocabulary as -100, the one value that the packages take for "ignored"."""
-    import torch
-
-    columns = inputs["w_head" if "w_head" in inputs else "w"].shape[-1]
-    target = inputs["target"]
-    return {**inputs, "target": torch.where((target >= 0) & (target < columns), target, -100)}
 
 
 def _loss_and_gradient(q: Fused, i: Inputs) -> Outputs:
@@ -313,7 +292,7 @@ def _activation_backward(name: str) -> Build:
         r = q(q.library.dact_mod(name), i["dy"], i["w2_t"], i["z"])
         return {"dz": r["D"], "h": r["mAuxOut"], "dbias": column_sum(r["D"])}
 
-    return _each(_with(_column_sum, kernel), note="the bias gradient is a column sum in PyTorch, of the stored dz")
+    return _each(kernel, around=_column_sum, note="the bias gradient is a column sum in PyTorch, of the stored dz")
 
 
 def _gelu_tanh_backward(q: Fused, i: Inputs) -> Outputs:
@@ -378,12 +357,6 @@ def _attention_out_qkv(q: Fused, i: Inputs, scale: Callable[..., Any]) -> Output
     return {"h": h, "qkv": scale(q(q.library.rope_epi, gained, i["w_qkv"], table=i["cos_sin"])["D"], rstd)}
 
 
-def _loss_of(logits: Any, lse: Any, target: Any) -> Any:
-    counts = (target >= 0) & (target < logits.shape[1])
-    picked = logits.gather(1, target.clamp(0, logits.shape[1] - 1)[:, None])[:, 0].float()
-    return (lse - picked).masked_fill(~counts, 0.0)
-
-
 def _lm_head_loss(q: Fused, i: Inputs, finish: Callable[..., Any]) -> Outputs:
     _, gained, rstd = q.residual_rms(i["y"], i["w_2"], i["residual"], i["gamma"], i["eps"])
     r = q(q.library.rstd_lse_epi, gained, i["w_head"], rstd=rstd)
@@ -406,20 +379,21 @@ ADAPTERS: dict[str, Build] = {
     "rms_scale": _each(_rms_scale),
     "layernorm_linear": _each(_layernorm_linear),
     "residual_rms": _each(_residual_rms),
-    "residual_layernorm": _each(_with(_moments, _residual_layernorm), prepare=_zero_bias, note="with a bias of zeros"),
+    "residual_layernorm": _each(_residual_layernorm, around=_moments, prepare=_zero_bias, note="with a bias of zeros"),
     "gemm_rope": _each(_rope),
-    "rms_rope": _each(_with(_scale_rows, _rms_rope), note=ROTATION),
+    "rms_rope": _each(_rms_rope, around=_scale_rows, note=ROTATION),
     "gemm_rope_positions": _each(_rope_positions, prepare=_positions, note="its frequency table is made beforehand"),
     "head_norm_rope": _each(
-        _with(_head_table, _head_norm_rope),
+        _head_norm_rope,
+        around=_head_table,
         prepare=_repeated_gain,
         note="PyTorch makes the table of the rows' angles, timed",
     ),
     "gemm_cross_entropy": _each(_cross_entropy, prepare=_short_targets, note=INT32),
     "rms_cross_entropy": _each(
-        _with(_gathered, _rms_cross_entropy), note="the target's logit is gathered in PyTorch, as the library says"
+        _rms_cross_entropy, around=gathered, note="the target's logit is gathered in PyTorch, as the library says"
     ),
-    "cross_entropy_z_loss": _each(_with(_z_loss, _cross_entropy_z), prepare=_short_targets, note=INT32),
+    "cross_entropy_z_loss": _each(_cross_entropy_z, around=_z_loss, prepare=_short_targets, note=INT32),
     "cross_entropy_loss_and_gradient": _once(
         _loss_and_gradient, prepare=ignored_as_marker, note="a cuBLAS GEMM and the package's cross-entropy kernels"
     ),
@@ -431,15 +405,14 @@ ADAPTERS: dict[str, Build] = {
     "geglu_tanh_backward": _gated_backward("geglu"),
     "reglu_backward": _gated_backward("reglu"),
     "rms_backward": _each(
-        _with(_operand_and_correction, _rms_backward),
+        _rms_backward,
+        around=_operand_and_correction,
         prepare=_scaled_upstream,
         note="dz arrives with the row scale folded in, as the package's own backward epilogues leave it; hn is PyTorch",
     ),
     "residual_rms_linear": _each(_residual_rms_linear, note=ONE_FOR_ALL),
     "mlp_residual": _each(_mlp, note=ONE_FOR_ALL),
     "residual_mlp_block": _each(_mlp_block, note=ONE_FOR_ALL),
-    "attention_out_qkv": _each(_with(_scale_rows, _attention_out_qkv), note=f"{ONE_FOR_ALL}; {ROTATION}"),
-    "lm_head_loss": _each(
-        _with(_loss_of, _lm_head_loss), note=f"{ONE_FOR_ALL}; its log-sum-exp epilogue stores logits"
-    ),
+    "attention_out_qkv": _each(_attention_out_qkv, around=_scale_rows, note=f"{ONE_FOR_ALL}; {ROTATION}"),
+    "lm_head_loss": _each(_lm_head_loss, around=loss_of, note=f"{ONE_FOR_ALL}; its log-sum-exp epilogue stores logits"),
 }

@@ -6,6 +6,7 @@ are stand-ins with the packages' names, layouts and rules; where a package is in
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import inspect
@@ -318,6 +319,28 @@ def test_calls_fit_the_installed_packages(function: str) -> None:
         pytest.skip(f"{package} cannot be imported here: {error}")
     count, keywords = CALLS[function]
     inspect.signature(found).bind(*range(count), **keywords)
+
+
+def test_adapters_share_one_module_and_nothing_else() -> None:
+    folder = pathlib.Path(pytorch.__file__).parent
+    names = {p.stem for p in folder.glob("*.py")} - {"__init__", "shared"}
+    assert names == {"pytorch", "quack", "liger", "flashinfer", "cut_cross_entropy"}
+    for name in names:
+        tree = ast.parse((folder / f"{name}.py").read_text(encoding="utf-8"))
+        modules = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+        assert not {f"coda.bench.adapters.{other}" for other in names} & modules, name
+
+
+def test_heads_are_as_wide_as_their_gain(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in_liger(monkeypatch)
+    stand_in_flashinfer(monkeypatch)
+    task, setting = setting_of("head_norm_rope")
+    narrow = {**setting.inputs, "gamma": setting.inputs["gamma"][:32], "frequency": setting.inputs["frequency"][:16]}
+    found = [
+        adapters.ADAPTERS[task.id](setting)[name](narrow)["rotated"]
+        for name, adapters in (("liger", liger), ("flashinfer", flashinfer))
+    ]
+    torch.testing.assert_close(*found, rtol=2e-4, atol=2e-4)
 
 
 def test_every_adapter_is_of_a_task_and_a_peer() -> None:
