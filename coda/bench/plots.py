@@ -23,7 +23,7 @@ from coda.bench.record import BenchRecord, short
 STYLES: dict[str, tuple[str, str]] = {
     "kernel": ("#000000", "o"),
     "compile": ("#0072B2", "s"),
-    "compile-halves": ("#56B4E9", "s"),
+    "compile-halves": ("#56B4E9", "p"),
     "max-autotune": ("#009E73", "D"),
     "eager": ("#999999", "x"),
     "quack": ("#D55E00", "^"),
@@ -34,6 +34,8 @@ STYLES: dict[str, tuple[str, str]] = {
 }
 """Implementation -> colour (Okabe and Ito's) and marker."""
 OTHER = ("#333333", ".")
+LOOK: dict[Any, Any] = {"svg.hashsalt": "coda", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+"""matplotlib's settings while these pictures are drawn."""
 MOST_ROWS = 40
 """Of one picture of times."""
 
@@ -42,20 +44,16 @@ def draw(records: Sequence[BenchRecord], folder: pathlib.Path) -> list[pathlib.P
     """Every picture that these records give, as `<name>.svg` and `<name>.png`. Raises `ImportError` without matplotlib."""
     import matplotlib
 
-    matplotlib.use("Agg")  # no display
-    matplotlib.rcParams.update(
-        {"svg.hashsalt": "coda", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
-    )
     folder.mkdir(parents=True, exist_ok=True)
     written: list[pathlib.Path] = []
     ordered = sorted(records, key=lambda r: (r.task, tuple(r.dims.values())))
-    for name, figure in _figures(ordered):
-        for kind in ("svg", "png"):
-            path = folder / f"{name}.{kind}"
-            metadata = {"Date": None} if kind == "svg" else {}
-            figure.savefig(path, dpi=150, bbox_inches="tight", metadata=metadata)
-            written.append(path)
-        _close(figure)
+    with matplotlib.rc_context(LOOK):
+        for name, figure in _figures(ordered):
+            for kind in ("svg", "png"):
+                path = folder / f"{name}.{kind}"
+                metadata = {"Date": None} if kind == "svg" else {}
+                figure.savefig(path, dpi=150, bbox_inches="tight", metadata=metadata)
+                written.append(path)
     return written
 
 
@@ -70,16 +68,16 @@ def _figures(records: Sequence[BenchRecord]) -> Iterator[tuple[str, Any]]:
         yield "overhead", overhead(rated)
 
 
-def _figure(width: float, height: float) -> tuple[Any, Any]:
-    import matplotlib.pyplot as plt
+def _figure(width: float, height: float) -> Any:
+    """A figure that belongs to no window and that nobody has to close."""
+    from matplotlib.figure import Figure
 
-    return plt.subplots(figsize=(width, height))
+    return Figure(figsize=(width, height))
 
 
-def _close(figure: Any) -> None:
-    import matplotlib.pyplot as plt
-
-    plt.close(figure)
+def _axes(width: float, height: float) -> tuple[Any, Any]:
+    figure = _figure(width, height)
+    return figure, figure.subplots()
 
 
 def shape(record: BenchRecord) -> str:
@@ -104,7 +102,7 @@ def _legend(axes: Any) -> None:
 
 def times(records: Sequence[BenchRecord]) -> Any:
     """A row per record: how many times the kernel's time each peer takes. Right of 1 the kernel is faster."""
-    figure, axes = _figure(8, 0.7 + 0.24 * len(records))
+    figure, axes = _axes(8, 0.7 + 0.24 * len(records))
     for row, record in enumerate(records):
         axes.plot([1 - record.noise_floor, 1 + record.noise_floor], [row, row], color="#dddddd", linewidth=7, zorder=0)
         for c in record.compared:
@@ -132,7 +130,7 @@ def times(records: Sequence[BenchRecord]) -> Any:
 
 def roofline(records: Sequence[BenchRecord]) -> Any:
     """Each kernel's rate over its flops per mandatory byte; the roofs are the best measured GEMM and copy."""
-    figure, axes = _figure(7, 4.5)
+    figure, axes = _axes(7, 4.5)
     top = max(r.gemm_flops or 0.0 for r in records)
     bandwidth = max(r.bandwidth for r in records)
     points = [(r.floor.flops / r.floor.bytes, r.floor.flops / r.of(r.kernel).median, r.task) for r in records]
@@ -165,12 +163,11 @@ def roofline(records: Sequence[BenchRecord]) -> Any:
 
 def overhead(records: Sequence[BenchRecord]) -> Any:
     """Per task a small picture: what the kernel, the best of torch.compile and quack-kernels take above the plain GEMM, by flops."""
-    import matplotlib.pyplot as plt
-
     names = list(dict.fromkeys(r.task for r in records))
     columns = min(3, len(names))
     rows = -(-len(names) // columns)
-    figure, grid = plt.subplots(rows, columns, figsize=(3.1 * columns, 2.3 * rows), squeeze=False, sharex=True)
+    figure = _figure(3.1 * columns, 2.3 * rows)
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=True)
     for at, axes in enumerate(grid.flat):
         if at >= len(names):
             axes.set_axis_off()

@@ -19,20 +19,13 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
 
+from coda.bench.peers import PEERS
 from coda.bench.roofline import Floor
 from coda.bench.timing import NOISE, Timings, current_gpu
+from coda.schedules import DISTRIBUTIONS
 
 FORMAT = "coda.bench/1"
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
-DISTRIBUTIONS = (
-    "triton",
-    "quack-kernels",
-    "nvidia-cutlass-dsl",
-    "liger-kernel",
-    "flashinfer-python",
-    "cut-cross-entropy",
-)
-"""Whose versions a number may depend on."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +197,9 @@ def environment() -> dict[str, str]:
         "torch": str(torch.__version__),
         "platform": f"{platform.system()} {platform.machine()}",
     }
-    for name in DISTRIBUTIONS:
+    for name in dict.fromkeys((*DISTRIBUTIONS, *(p.distribution for p in PEERS.values()))):
+        if name in found:
+            continue
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

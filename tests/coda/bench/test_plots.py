@@ -6,6 +6,8 @@ import dataclasses
 import pathlib
 import random
 import struct
+import subprocess
+import sys
 from xml.etree import ElementTree
 
 import pytest
@@ -66,6 +68,29 @@ def test_a_picture_is_the_same_for_the_same_records(tmp_path: pathlib.Path) -> N
     first = {p.name: p.read_bytes() for p in plots.draw(RECORDS, tmp_path / "a")}
     again = {p.name: p.read_bytes() for p in plots.draw(list(reversed(RECORDS)), tmp_path / "b")}
     assert first == again
+
+
+def test_every_implementation_has_a_colour_and_a_marker_of_its_own() -> None:
+    styles = [*plots.STYLES.values(), plots.OTHER]
+    assert len({colour for colour, _ in styles}) == len({marker for _, marker in styles}) == len(styles)
+
+
+def test_drawing_leaves_the_process_as_it_was(tmp_path: pathlib.Path) -> None:
+    code = f"""
+import sys, pathlib, matplotlib
+sys.path[:0] = [{str(pathlib.Path(__file__).parent)!r}]
+from test_plots import RECORDS
+from coda.bench import plots
+matplotlib.use("svg")
+matplotlib.rcParams["font.size"] = 17
+before = dict(matplotlib.rcParams)
+plots.draw(RECORDS, pathlib.Path({str(tmp_path)!r}))
+changed = [name for name, value in before.items() if matplotlib.rcParams[name] != value]
+assert not changed, changed
+assert "matplotlib.pyplot" not in sys.modules or not sys.modules["matplotlib.pyplot"].get_fignums()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_times_shows_every_peer_with_its_interval_and_the_noise() -> None:

@@ -124,3 +124,16 @@ def test_the_driver_is_asked_about_the_gpu_by_its_uuid(monkeypatch: pytest.Monke
     del nvml.nvmlDeviceGetClockInfo  # what one number lacks does not take the driver's version with it
     assert record_module._nvml("MIG-1") == {"driver": "570", "clocks": "unknown: AttributeError"}
     assert asked[-1] == "MIG-1"
+
+
+def test_the_environment_has_the_version_of_everything_that_is_raced(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from coda import schedules
+
+    monkeypatch.setattr(record_module.metadata, "version", lambda name: f"version of {name}")
+    monkeypatch.setitem(peers.PEERS, "newcomer", peers.Peer("newcomer", "human", "newcomer", "newcomer-kernels", True))
+    found = record_module.environment()
+    expected = {*schedules.DISTRIBUTIONS, *(p.distribution for p in peers.PEERS.values())} - {"torch"}
+    assert {name: found[name] for name in expected} == {name: f"version of {name}" for name in expected}
+    assert found["torch"] == str(torch.__version__)
