@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from ..keeping.reverify import Outcome, Report
 
 MOST_JOBS = 8
+MOST_NAMED = 6
+"""Of a list in a line of text."""
 
 
 # compare --all --------------------------------------------------------------------------------------------------------
@@ -78,19 +80,31 @@ def _standings(board: Board) -> Iterator[Any]:
     if sums:
         yield render.heading("geometric means of time ratios: above 1 the named side, right of ÷, is faster")
         yield render.table_of(sums, list(sums[0]), right=list(sums[0])[2:7])
+    if board.rows:
         yield render.heading("times in µs; * carried over from another run")
         rows = [_shown(row) for row in board.rows]
         yield render.table_of(rows, list(rows[0]), right=list(rows[0])[3:])
-    for kernel in board.kernels.values():
-        if kernel.same_as:
-            yield f"same program: {kernel.id} = {kernel.same_as}"
-    reasons: dict[str, list[str]] = {}
-    for one in board.missing:
-        reasons.setdefault(one.why, []).append(one.task)
-    yield from (f"not measured: {why}: {', '.join(ids)}" for why, ids in reasons.items())
-    yield from (f"not timed: {peer}: {why}: {', '.join(ids)}" for (peer, why), ids in board.absent.items())
-    yield from (f"note: {peer}: {note}: {', '.join(ids)}" for (peer, note), ids in board.notes.items())
+    yield from _remarks(board)
+
+
+def _remarks(board: Board) -> Iterator[str]:
+    """Everything else that must be known, in a screenful: the page and the document have the whole lists."""
+    from ..keeping.absences import absences, reasons
+
+    same = [k.id for k in board.kernels.values() if k.same_as]
+    if same:
+        yield f"same program as the curated example, so a record of either is one of both: {_some(same)}"
+    yield from (f"not measured: {why}: {_some(whats)}" for why, whats in reasons(board.missing).items())
+    yield from (f"not timed: {one.peer}: {one.why}: {_some(one.tasks)}" for one in absences(board.absent))
+    if board.notes:
+        peers = ", ".join(dict.fromkeys(peer for peer, _ in board.notes))
+        yield f"how peers were called: {len(board.notes)} notes, on {peers}: --html and --json have them"
     yield from (f"measured on {origin}" for origin in board.origins)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
 
 
 def _shown(row: Row) -> dict[str, str]:

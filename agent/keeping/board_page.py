@@ -8,14 +8,16 @@ Neighbours: `leaderboard` has the Board, `charts` the pictures' geometry.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from . import charts, duels
+from .absences import absences, reasons
+from .campaigns import Authoring
 from .duels import ALL, SIDE_NAMES, Duel, Row, Side, Tally
-from .leaderboard import Board
+from .leaderboard import Board, authoring_facts
 
 TEMPLATES = Path(__file__).with_name("templates")
 BEHIND = 0.95
@@ -94,8 +96,8 @@ def html(board: Board) -> str:
         authoring_wrapped=(AUTHORING.index("refused before"),),
         authoring=[_authored(board, one) for one in board.authoring],
         kept=[k for k in board.kernels.values() if k.author != "project"],
-        missing=_missing(board),
-        absent=[(peer, why, ids) for (peer, why), ids in board.absent.items()],
+        missing=reasons(board.missing).items(),
+        absent=absences(board.absent),
         notes=[(peer, note, ids) for (peer, note), ids in board.notes.items()],
         origins=board.origins,
     )
@@ -207,6 +209,7 @@ AUTHORING = (
     "task", "family", "difficulty", "campaign", "model", "prompt", "passed", "rounds", "refused before", "tokens", "lines",
     "same program as",
 )  # fmt: skip
+NUMBERS = ("difficulty", "rounds", "tokens", "lines")
 
 
 def _cells(board: Board, row: Row) -> list[Cell]:
@@ -258,30 +261,12 @@ def _duel(duel: Duel | None) -> Cell:
     return Cell(f"×{duel.ratio:.3f}", f"{duel.ratio:.6g}", f"{duel.low:.3f} to {duel.high:.3f}, {words}", tone)
 
 
-def _authored(board: Board, one: Any) -> list[Cell]:
-    card = board.cards.get(one.task)
-    refused = "; ".join(r.told for r in one.failures)
-    same = next((k.id for k in board.kernels.values() if k.author == "project" and k.digest == one.digest), "")
-    passed = ("first time" if one.first_time else "yes") if one.passed else f"no ({one.stop})"
+def _authored(board: Board, one: Authoring) -> list[Cell]:
+    known = authoring_facts(board, one)
+    tones = {"passed": "win" if one.passed else "loss"}
     return [
-        Cell(one.task, one.task),
-        Cell(card.family if card else "", card.family if card else ""),
-        _number(card.difficulty if card else None, "{}"),
-        Cell(one.campaign, one.campaign),
-        Cell(one.model, one.model),
-        Cell(one.prompt_version, one.prompt_version),
-        Cell(passed, passed, tone="win" if one.passed else "loss"),
-        _number(one.rounds_used, "{}"),
-        Cell(refused, refused),
-        _number(one.usage.total or None, "{}"),
-        _number(one.lines, "{}"),
-        Cell(same, same),
+        _number(known[name] if isinstance(known[name], int) else None, "{}")  # type: ignore[arg-type]
+        if name in NUMBERS
+        else Cell(str(known[name]), str(known[name]), tone=tones.get(name, ""))
+        for name in AUTHORING
     ]
-
-
-def _missing(board: Board) -> list[tuple[str, Sequence[str]]]:
-    """Reason -> tasks where many have the same one, the commonest first; a kernel's own reasons stand alone."""
-    by_reason: dict[str, list[str]] = {}
-    for one in board.missing:
-        by_reason.setdefault(one.why, []).append(one.task)
-    return sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0]))

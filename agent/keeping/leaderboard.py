@@ -28,15 +28,33 @@ from ..errors import KernelDamaged
 from . import campaigns, duels, measured
 from . import compare as comparing
 from . import shelves as kernels
+from .absences import Missing
 from .campaigns import Authoring
 from .compare import Subject
 from .duels import ALL, SIDE_NAMES, Row, Side, Tally
+from .ratios import newest
 from .shelves import Kept
 
 SHOWN = 3
 """How many of the best and of the worst the README names."""
 MOST = 6
 """Rows of its table."""
+AUTHORED = (
+    "task",
+    "family",
+    "difficulty",
+    "model",
+    "passed",
+    "rounds",
+    "refused before",
+    "tokens",
+    "lines",
+    "same program as",
+)
+"""Columns of the table of authoring runs."""
+NO_RECORD = "no GPU benchmark of this kernel is recorded"
+SUSPECT = "SUSPECT: shown, but it wins nothing"
+GONE = "the bank has no such task any more"
 
 
 @dataclass(frozen=True)
@@ -63,14 +81,6 @@ class Kernel:
     prompt_version: str
     same_as: str = ""
     """The curated example that is the same program."""
-
-
-@dataclass(frozen=True)
-class Missing:
-    """What is not on the board, and why."""
-
-    task: str
-    why: str
 
 
 @dataclass(frozen=True)
@@ -134,6 +144,7 @@ def build(folders: Iterable[Path] | None = None) -> Board:
             for m in record.measured:
                 if m.note:
                     notes.setdefault((m.peer or m.name, m.note), []).append(card.id)
+    missing += [Missing(task, GONE, of=s.id) for task, kept in found.kept.items() if task not in cards for s in kept]
     order = {task_id: at for at, task_id in enumerate(cards)}
     rows.sort(key=lambda r: (r.gpu, r.dtype, duels.size_key(r.size), order[r.task], r.shape))
     return Board(
@@ -293,16 +304,17 @@ def _missing(
     if example is None:
         yield Missing(task_id, "the bank has no curated example of it")
     for subject in (*models, *([example] if example else [])):
-        shown = subject.author if subject.author == "project" else f"{subject.author}'s"
         if subject.trouble:
-            yield Missing(task_id, f"{subject.id}: {subject.trouble}")
+            yield Missing(task_id, subject.trouble, of=subject.id)
         elif not subject.found.records and not (example and rows and subject.digest == example.digest):
-            yield Missing(task_id, f"{subject.id}, the {shown} kernel: no GPU benchmark of it is recorded")
+            yield Missing(task_id, NO_RECORD, of=subject.id)
+        elif subject.found.records and not newest(subject.found.records):
+            yield Missing(task_id, "measured by another protocol than the default one only", of=subject.id)
         for sentence in subject.found.set_aside:
-            yield Missing(task_id, f"{subject.id}: set aside: {sentence}")
+            yield Missing(task_id, f"set aside: {sentence}", of=subject.id)
     for row in rows:
-        for sentence in (*row.notes, *(f"{s} (SUSPECT: shown, but it wins nothing)" for s in row.suspicion)):
-            yield Missing(task_id, f"{row.shape}: {sentence}")
+        yield from (Missing(task_id, sentence, of=f"{task_id} at {row.shape}") for sentence in row.notes)
+        yield from (Missing(task_id, SUSPECT, of=f"{sentence} ({row.shape})") for sentence in row.suspicion)
 
 
 def _why_no_model(task_id: str, authoring: Sequence[Authoring]) -> str:
@@ -408,8 +420,8 @@ def authored_table(board: Board | None = None) -> str:
     for name, runs in sorted(groups.items()):
         head = [
             f"### {name}\n",
-            "| task | family | difficulty | model | passed | rounds | refused before | tokens | lines | same program as |",
-            "|---|---|---|---|---|---|---|---|---|---|",
+            "| " + " | ".join(AUTHORED) + " |",
+            "|---" * len(AUTHORED) + "|",
         ]
         order = {task_id: at for at, task_id in enumerate(board.cards)}
         runs = sorted(runs, key=lambda a: order.get(a.task, len(order)))
@@ -434,22 +446,28 @@ def _campaign(name: str, runs: Sequence[Authoring]) -> str:
 
 
 def _authored(board: Board, one: Authoring) -> str:
+    known = authoring_facts(board, one)
+    return "| " + " | ".join(_cell(known[name]) for name in AUTHORED) + " |"
+
+
+def authoring_facts(board: Board, one: Authoring) -> dict[str, str | int]:
+    """What a table says of an authoring run, by column."""
     card = board.cards.get(one.task)
-    refused = "; ".join(r.told for r in one.failures)
     same = next((k.id for k in board.kernels.values() if k.author == "project" and k.digest == one.digest), "")
-    cells = [
-        one.task,
-        card.family if card else "not in the bank today",
-        card.difficulty if card else "",
-        one.model,
-        ("first time" if one.first_time else "yes") if one.passed else f"no ({one.stop})",
-        one.rounds_used,
-        refused,
-        one.usage.total or "not reported",
-        one.lines if one.lines is not None else "",
-        same,
-    ]
-    return "| " + " | ".join(_cell(c) for c in cells) + " |"
+    return {
+        "task": one.task,
+        "family": card.family if card else "not in the bank today",
+        "difficulty": card.difficulty if card else "",
+        "campaign": one.campaign,
+        "model": one.model,
+        "prompt": one.prompt_version,
+        "passed": ("first time" if one.first_time else "yes") if one.passed else f"no ({one.stop})",
+        "rounds": one.rounds_used,
+        "refused before": "; ".join(r.told for r in one.failures),
+        "tokens": one.usage.total or "not reported",
+        "lines": one.lines if one.lines is not None else "",
+        "same program as": same,
+    }
 
 
 def _uncollected(kernel: Kernel) -> str:

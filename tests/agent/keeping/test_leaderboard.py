@@ -15,6 +15,7 @@ import pytest
 
 from agent import task as tasks
 from agent.keeping import campaigns, leaderboard, measured
+from agent.keeping.absences import Missing
 from agent.keeping.leaderboard import Board, authored_table, build, error_ratio, primitives, readme_table
 from agent.keeping.measured import Measurements
 
@@ -43,9 +44,7 @@ def test_every_task_is_a_row_or_is_missing_with_a_reason(shelf: Path) -> None:
     assert {r.task for r in board.rows} | {m.task for m in board.missing} == set(tasks.cards())
     reasons = {m.task: m.why for m in board.missing if m.task in ("rms_scale", "bias_gelu")}
     assert reasons["bias_gelu"]
-    assert any(
-        m.why == "rms_scale/model-x, the llm's kernel: no GPU benchmark of it is recorded" for m in board.missing
-    )
+    assert Missing("rms_scale", leaderboard.NO_RECORD, of="rms_scale/model-x") in board.missing
     assert board.absent == {("liger", "not installed"): board.absent["liger", "not installed"]}
     assert len(board.absent["liger", "not installed"]) == 6
 
@@ -98,6 +97,23 @@ def test_a_damaged_kernel_is_listed_and_hides_no_other(shelf: Path) -> None:
     board = build([shelf])
     assert any(m.task == "gemm_rope" and "program.json is not a program" in m.why for m in board.missing)
     assert {r.task for r in board.rows} == {"gemm_swiglu", "rms_rope", "rms_swiglu", "swiglu_backward", "residual_rms"}
+
+
+def test_a_kernel_of_a_task_that_is_gone_is_listed(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cards = {i: card for i, card in tasks.cards().items() if i != "gemm_rope"}
+    monkeypatch.setattr(tasks, "cards", lambda: cards)
+    board = build([shelf])
+    assert Missing("gemm_rope", leaderboard.GONE, of="gemm_rope/model-x") in board.missing
+    assert "gemm_rope" not in {r.task for r in board.rows}
+
+
+def test_a_kernel_that_only_another_protocol_measured_says_so(shelf: Path) -> None:
+    path = shelf / "gemm_rope" / "model-x" / "bench" / "test-gpu.json"
+    records = json.loads(path.read_text())["records"]
+    path.write_text(json.dumps({"records": [{**r, "protocol": {**r["protocol"], "name": "paper"}} for r in records]}))
+    board = build([shelf])
+    (said,) = [m.why for m in board.missing if m.of == "gemm_rope/model-x"]
+    assert "another protocol" in said
 
 
 def test_the_board_is_plain_json(shelf: Path) -> None:
