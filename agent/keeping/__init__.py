@@ -5,6 +5,7 @@ Modules, in the order in which they build on each other:
     keep.py         writes a kernel's folder from the evidence of a run
     shelves.py      finds a kernel that a person names, and reads its folder
     measured.py     what was timed of it, wherever that was recorded
+    ratios.py       which record counts, and ratios within a run and between two
     benchmarks.py   sweeps over many kernels: which, at which sizes, what is known already, where records go
     results.py      the documents' tables of what was measured of the curated examples
     reviews.py      the record of a review
@@ -13,6 +14,7 @@ Modules, in the order in which they build on each other:
     promote.py      a named person vouches for it, inside an envelope
     compare.py      kernels side by side, with what was measured and what was not
     campaigns.py    authoring runs as small committed records
+    absences.py     what was not measured, put together by reason
     duels.py        who is how fast at one task and size, by side
     leaderboard.py  all of that over the whole bank, and the tables of the documents
     charts.py       the geometry of its pictures
