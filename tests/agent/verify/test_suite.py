@@ -37,9 +37,15 @@ def options(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> suite.Op
     """Workers that use the double, and a lock of the test's own."""
     monkeypatch.setattr(suite, "WORKER", "bench_double:work")
     monkeypatch.setattr(suite, "gpu_health", lambda **_: type("Health", (), {"state": "healthy", "reason": ""}))
+    monkeypatch.setattr(suite, "_judge", judge)
     monkeypatch.setenv("CODA_CACHE_DIR", str(tmp_path / "cache"))
     path = os.pathsep.join((str(HERE), str(ROOT)))
     return suite.Options(rounds=9, parallel=2, variant_s=3, env={"PYTHONPATH": path}, wait_s=1)
+
+
+def judge(task: str, folder: str) -> str:
+    """The same in every process, whoever edits a file meanwhile."""
+    return "judge"
 
 
 def jobs(*rows: int, task: str = "rms_scale") -> list[suite.Job]:
@@ -246,9 +252,17 @@ def test_another_judge_task_or_measured_schedule_is_another_result(
     seen.append(key())
     assert len(set(seen)) == 4
     monkeypatch.undo()
-    task = tasks.load("rms_scale")
-    assert suite._judge("rms_scale", job.task["folder"]) == identity.judge_digest(task.digest)
-    assert identity.judge_digest(task.digest) != identity.judge_digest("another task")
+    monkeypatch.setattr(suite, "judge_digest", lambda task_digest: f"judge of {task_digest}")
+    assert suite._judge.__wrapped__("rms_scale", job.task["folder"]) == f"judge of {tasks.load('rms_scale').digest}"
+
+
+def test_a_judges_digest_is_of_its_files_and_the_task(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "agent" / "verify" / "suite.py"
+    path.parent.mkdir(parents=True)
+    path.write_text("1")
+    seen = {identity.judge_digest("task", tmp_path), identity.judge_digest("another", tmp_path)}
+    path.write_text("2")
+    assert len(seen | {identity.judge_digest("task", tmp_path)}) == 3
 
 
 def test_a_sweep_that_is_killed_goes_on(options: suite.Options, tmp_path: pathlib.Path) -> None:
@@ -261,7 +275,7 @@ def test_a_sweep_that_is_killed_goes_on(options: suite.Options, tmp_path: pathli
         from agent.keeping import benchmarks
         from agent.verify import suite
         import test_suite as t
-        suite.WORKER = "bench_double:work"
+        suite.WORKER, suite._judge = "bench_double:work", t.judge
         options = suite.Options(rounds=9, parallel=1, env={dict(options.env)!r})
         log = benchmarks.Log(pathlib.Path({str(tmp_path / "results.jsonl")!r}))
         benchmarks.measure(t.jobs(1, 11, 5, 6), t.WHERE, options, log, resume=True)
