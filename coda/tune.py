@@ -1,7 +1,9 @@
 """Which backend runs a program on a problem, and with which schedule.
 
-    choose   the backend asked for, or the best one that supports the program here; its schedule
-    order    the fused backends as an untuned call prefers them
+    choose      the backend asked for, or the best one that supports the program here; its schedule
+    order       the fused backends as an untuned call prefers them
+    standings   how each backend stands to a program on a problem: whether it can run it, and why not
+    usable      those that can
 
 In this order: what a call names (`backend=`, `config=`, CODA_BACKEND), what was measured for exactly this program, problem and
 machine (`coda.schedules`), the shipped heuristic. `auto` takes a fused backend on a GPU and the reference elsewhere; what was
@@ -13,12 +15,13 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from coda import env, schedules
 from coda.backends import registry
-from coda.backends.registry import Backend
-from coda.errors import BackendError, BackendUnavailable, BadSchedule, SettingError, Unsupported
+from coda.backends.registry import Backend, Support
+from coda.errors import BackendError, BackendUnavailable, BadSchedule, SettingError, UnknownBackend, Unsupported
 from coda.problem import Problem, Schedule
 from coda.program import EpilogueProgram
 from coda.schedules import Entry
@@ -146,17 +149,41 @@ def order(problem: Problem) -> tuple[str, ...]:
     )
 
 
-def usable(program: EpilogueProgram, problem: Problem) -> Iterator[Backend]:
-    """The fused backends that can run a program on a problem in this process, the first choice first."""
-    for name in order(problem):
+@dataclass(frozen=True)
+class Standing:
+    """A backend that can run a program on a problem, or the reason why it cannot."""
+
+    name: str
+    backend: Backend | None
+    reason: str = ""
+    """One line; empty where it can."""
+
+
+def standings(
+    program: EpilogueProgram, problem: Problem, names: Sequence[str] = (), *, here: bool = True
+) -> Iterator[Standing]:
+    """How each backend stands to a program on a problem: those named, or the fused ones, the first choice first. `here`: for
+    running in this process; else for compiling alone, which needs no device. Raises nothing for a name that no backend has."""
+    for name in names or order(problem):
         try:
             backend = registry.get(name)
-        except BackendUnavailable as error:
-            log.debug("%s: %s passed over: %s", program.name, name, error)
+        except (BackendUnavailable, UnknownBackend) as error:
+            yield Standing(name, None, _line(error))
             continue
-        for support in (backend.available(), backend.supports(program, problem)):
-            if not support.ok:
-                log.debug("%s: %s passed over: %s", program.name, name, support.reason)
-                break
+        support = backend.available() if here else Support(True)
+        if support.ok:
+            support = backend.supports(program, problem)
+        yield Standing(name, backend if support.ok else None, _line(support.reason))
+
+
+def _line(text: object) -> str:
+    return " ".join(str(text).split())
+
+
+def usable(program: EpilogueProgram, problem: Problem) -> Iterator[Backend]:
+    """The fused backends that can run a program on a problem in this process, the first choice first."""
+    for standing in standings(program, problem):
+        if standing.backend is None:
+            log.debug("%s: %s passed over: %s", program.name, standing.name, standing.reason)
         else:
-            yield backend
+            yield standing.backend

@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from coda.backends import registry
-from coda.backends.registry import Backend
-from coda.errors import BackendUnavailable
 from coda.problem import Schedule
-from coda.tune import order
+from coda.tune import standings
 from coda.tuning import steps
 from coda.tuning.contest import OF_ERRORS, contestants
 from coda.tuning.crew import Answer, Crew
@@ -35,7 +33,8 @@ class Built:
     job: Job
     schedule: Schedule
     status: Literal["built", "refused", "failed", "timeout", "crash"]
-    """`refused`: no kernel can have the schedule; `failed`: compiling raised something else."""
+    """`refused`: no kernel can have the schedule, or its backend cannot express the program at all; `failed`: compiling raised
+    something else."""
     reason: str = ""
     registers: int | None = None
     """Per thread, of the GEMM kernel."""
@@ -56,11 +55,7 @@ def compile_only(
 ) -> list[Built]:
     """Compile every candidate of every job for `arch`, in parallel processes. `on_built` hears each with its number and the
     number of all. Never raises for what a candidate does."""
-    wanted = [
-        (job, c.schedule, c.status, c.reason)
-        for job in _at(jobs, arch)
-        for c in contestants(job, _can(job, backends), None)
-    ]
+    wanted = [x for job in _at(jobs, arch) for x in _wanted(job, backends)]
     found: dict[int, Built] = {}
 
     def ended(at: int, built: Built) -> None:
@@ -70,7 +65,7 @@ def compile_only(
 
     with Crew(workers if workers is not None else builders(())) as crew:
         for at, (job, schedule, status, reason) in enumerate(wanted):
-            if status == "refused":  # a submitted one that its backend does not take
+            if status == "refused":  # known without compiling
                 ended(at, Built(job, schedule, "refused", reason))
                 continue
             request = {**steps.request_of(job.program, job.problem), "step": "build", "arch": arch}
@@ -89,17 +84,14 @@ def _at(jobs: Sequence[Job], arch: str) -> list[Job]:
     return [dataclasses.replace(job, problem=dataclasses.replace(job.problem, arch=arch)) for job in jobs]
 
 
-def _can(job: Job, names: Sequence[str]) -> list[Backend]:
-    """Backends whose packages are here and that can express the program."""
-    found = []
-    for name in names or order(job.problem):
-        try:
-            backend = registry.get(name)
-        except BackendUnavailable:
-            continue
-        if backend.supports(job.program, job.problem).ok:
-            found.append(backend)
-    return found
+def _wanted(job: Job, names: Sequence[str]) -> list[tuple[Job, Schedule, str, str]]:
+    """Candidates with their states. A backend that was named and cannot express the program, and every one where none can, has
+    one line too, with the reason."""
+    asked = list(standings(job.program, job.problem, names, here=False))
+    can = [s.backend for s in asked if s.backend is not None]
+    found = [(job, c.schedule, str(c.status), c.reason) for c in contestants(job, can, None)]
+    tell = bool(names) or not can
+    return found + [(job, Schedule(s.name), "refused", s.reason) for s in asked if tell and s.backend is None]
 
 
 def _built(job: Job, schedule: Schedule, answer: Answer) -> Built:

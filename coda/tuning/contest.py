@@ -14,7 +14,7 @@ import dataclasses
 import datetime
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from coda.backends.registry import Backend
@@ -29,7 +29,7 @@ OF_ERRORS = ("schedule", "unsupported", "compile", "backend-unavailable", "backe
 
 
 def contestants(job: Job, backends: Iterable[Backend], known: Entry | None) -> list[Candidate]:
-    """Who takes part, the heuristic's choice of the first backend first. Nobody has a time yet.
+    """Who takes part, each backend's heuristic's choice first. Nobody has a time yet.
 
     A submitted schedule that its backend refuses is among them, with the reason.
     """
@@ -68,8 +68,14 @@ class Contest:
     backends: tuple[str, ...]
     """All that take part."""
     all: list[Candidate]
+    untuned: Schedule | None = None
+    """What a call runs for which nothing was measured."""
     floor: float = 0.0
-    host: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def default(self) -> int | None:
+        """Position of what an untuned call runs, if it takes part: it does not where its backend was not asked for."""
+        return next((i for i, c in enumerate(self.all) if c.schedule == self.untuned), None)
 
     @property
     def open(self) -> list[int]:
@@ -122,7 +128,7 @@ class Contest:
             return None
         fastest = min(racing, key=lambda i: self.all[i].median)
         same = [i for i in racing if i == fastest or not self._slower(i, fastest)]
-        return min(same, key=lambda i: (i != 0, self.all[i].origin != "default", self.all[i].median))
+        return min(same, key=lambda i: (i != self.default, self.all[i].origin != "default", self.all[i].median))
 
     def _slower(self, at: int, fastest: int) -> bool:
         samples = {str(i): tuple(Sample(s, 0.0) for s in self.all[i].samples) for i in (at, fastest)}
@@ -142,7 +148,7 @@ class Contest:
             candidates=tuple(self.all),
             best=best,
             winner=winner,
-            default=0,
+            default=self.default,
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             seconds=round(seconds, 2),
             protocol={**protocol, "noise_floor": self.floor},

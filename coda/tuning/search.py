@@ -27,9 +27,8 @@ from coda.backends import registry
 from coda.backends.registry import Backend
 from coda.bench.record import environment
 from coda.bench.timing import GpuBusy, current_gpu, gpu_lock
-from coda.errors import BackendUnavailable
 from coda.schedules import Entry, Key
-from coda.tune import order
+from coda.tune import standings, usable
 from coda.tuning import steps, tensors
 from coda.tuning.contest import OF_ERRORS, Contest, contestants
 from coda.tuning.crew import Answer, Crew
@@ -155,6 +154,8 @@ class _Run:
     ended: Outcome | None = None
     pending: int = 0
     restarts: int = 0
+    broken: str = ""
+    """Why the racing process could not be made ready again: the machine's failure, and no candidate's."""
     ready: set[int] = field(default_factory=set)
     """Who can be raced in the present racing process."""
     took: dict[str, float] = field(default_factory=dict)
@@ -163,13 +164,11 @@ class _Run:
     # before -----------------------------------------------------------------------------------------------------------
     def submit_builds(self) -> None:
         """Decide who takes part, and have the builders start."""
-        try:
-            found, refused = self._backends()
-        except BackendUnavailable as error:
-            self.ended = Outcome(self.job, "failed", reason=" ".join(str(error).split()))
-            return
+        asked = list(standings(self.job.program, self.job.problem, self.how.backends))
+        found = [s.backend for s in asked if s.backend is not None]
         if not found:
-            self.ended = Outcome(self.job, "failed", reason=f"no backend can run it here: {refused}")
+            refused = "; ".join(f"{s.name}: {s.reason}" for s in asked)
+            self.ended = Outcome(self.job, "failed", reason=f"no backend can run it here: {refused}"[:1000])
             return
         key = schedules.key_of(self.job.program, self.job.problem)
         if key is None:
@@ -181,27 +180,12 @@ class _Run:
             return
         taking = contestants(self.job, found, known)
         names = [b.name for b in found] + [n for n in (known.best if known else ()) if n not in {b.name for b in found}]
-        self.contest = Contest(self.job, key, tuple(names), taking)
+        first = next(usable(self.job.program, self.job.problem), None)
+        untuned = None if first is None else first.default_schedule(self.job.program, self.job.problem)
+        self.contest = Contest(self.job, key, tuple(names), taking, untuned)
         for at in self.contest.open:
             self.pending += 1
             self.crew.submit(self._request("build", at), self.how.limits.build, lambda a, at=at: self._built(at, a))  # type: ignore[misc]
-
-    def _backends(self) -> tuple[list[Backend], str]:
-        """Those that can run the job here, and why the others cannot. Raises `BackendUnavailable`."""
-        found, refused = [], []
-        for name in self.how.backends or order(self.job.problem):
-            try:
-                backend = registry.get(name)
-            except BackendUnavailable as error:
-                refused.append(f"{name}: {error.what}")
-                continue
-            for support in (backend.available(), backend.supports(self.job.program, self.job.problem)):
-                if not support.ok:
-                    refused.append(f"{name}: {' '.join(support.reason.split())}")
-                    break
-            else:
-                found.append(backend)
-        return found, "; ".join(refused)
 
     def _covers(self, known: Entry, found: Sequence[Backend]) -> bool:
         raced = {c.schedule for c in known.candidates}
@@ -287,14 +271,18 @@ class _Run:
         for done, at in enumerate(waiting):
             self._tell("try", done, len(waiting))
             self._try(at)
+            if self.broken:
+                return self.broken
         tried = time.monotonic()
         self.took["trials_s"] = round(tried - started - self.took["setup_s"], 2)
         self._race(self.contest.tried, self.how.protocol.first, final=False)
+        if self.broken:
+            return self.broken
         finalists = self.contest.finalists(self.how.protocol.margin, self.how.protocol.finalists)
         if finalists:
             self._race(finalists, self.how.protocol.rounds, final=True)
         self.took["races_s"] = round(time.monotonic() - tried, 2)
-        return ""
+        return self.broken
 
     def _setup(self) -> str:
         self.ready.clear()
@@ -325,10 +313,11 @@ class _Run:
         self.restarts += 1
         reason = self._setup()
         if reason:
-            self.restarts = self.how.limits.restarts + 1  # the machine, not the candidates
+            self.broken = f"the racing process could not be made ready again: {reason}"
 
     def _race(self, names: Sequence[int], rounds: int, *, final: bool) -> None:
-        """Race together; where that ends badly, each against the first alone, to find who it was, and the others again."""
+        """Race together; where that ends badly, each alone, to find who it was, and the others together again: all of them
+        where everybody is fine alone."""
         assert self.contest is not None
         self._tell("race", 0, rounds)
         if self._raced(names, rounds, final=final) is None:
@@ -336,12 +325,14 @@ class _Run:
         guilty = []
         for at in names:
             answer = self._raced([at], 3, final=False)
+            if self.broken:
+                return
             if answer is not None:
                 kind = "failed" if answer.kind in ("value", "error") else answer.kind
                 self.contest.out(at, kind, f"while it was timed: {answer.reason}")
                 guilty.append(at)
         rest = [at for at in names if at not in guilty]
-        if guilty and rest and self._raced(rest, rounds, final=final) is None:
+        if not rest or self._raced(rest, rounds, final=final) is None or self.broken:
             return
         for at in rest:
             self.contest.out(at, "failed", "the race did not end")
@@ -350,6 +341,8 @@ class _Run:
         """None where the race came to its end, and its times are noted."""
         assert self.contest is not None
         while missing := [at for at in names if at not in self.ready and self.contest.all[at].status == "timed"]:
+            if self.broken:
+                return Answer("error", 0.0, reason=self.broken)
             self._try(missing[0])  # ready again, or out
         here = [at for at in names if at in self.ready]
         if not here:
@@ -365,20 +358,19 @@ class _Run:
         return None
 
     def _kept(self, reason: str, started: float) -> Outcome:
-        """Write the record, and have this process's calls choose anew."""
+        """Write the record, and have this process's calls choose anew. Where the machine failed, for this `reason`, there is
+        none: what was not measured would count as refused."""
         assert self.contest is not None
         seconds = time.monotonic() - started
+        if reason:
+            return Outcome(self.job, "failed", reason=reason[:1000], seconds=seconds)
         for at in self.contest.tried:
             if not self.contest.all[at].samples:
-                self.contest.out(at, "failed", reason or "the race did not end")
+                self.contest.out(at, "failed", "the race did not end")
         protocol = {**asdict(self.how.protocol), **self.took, "cache": "cold" if self.job.problem.arch else "as it is"}
         entry = self.contest.entry(seconds=seconds, protocol=protocol, environment=environment())
         if entry is None:
-            why = (
-                reason
-                or "; ".join(dict.fromkeys(f"{c.status}: {c.reason}" for c in self.contest.all))
-                or "no candidate"
-            )
+            why = "; ".join(dict.fromkeys(f"{c.status}: {c.reason}" for c in self.contest.all)) or "no candidate"
             return Outcome(self.job, "failed", reason=why[:1000], seconds=seconds)
         try:
             path = schedules.write(entry)

@@ -1,7 +1,8 @@
 """Synthetic tensors of a problem: its dtypes, stride classes and alignments, and values of order one.
 
 like      an uninitialised tensor with a spec
-draw      every input of a program: matrices normal, `b` over the square root of K, vectors in 0.5 … 1.5, indices in [0, N)
+draw      every input of a program: matrices normal, `b` over the square root of K, vectors in 0.5 … 1.5, integers
+          from 0 to below N, and below 127 at most, which every integer dtype holds
 results   every output; poison fills them, so that an element nobody wrote shows
 size      bytes of all of them
 """

@@ -15,7 +15,7 @@ import fake_backend
 import pytest
 import torch
 from fake_backend import FAST, INVALID, SLOW, schedule
-from tuning_support import HERE, Here, entry, job, plus, problem, register
+from tuning_support import HERE, Here, Scripted, entry, job, plus, problem, register
 
 import coda
 from coda import schedules
@@ -29,7 +29,7 @@ from coda.schedules import Candidate
 from coda.tuning import Job, Limits, Protocol, compile_only, jobs, steps, tune
 from coda.tuning import tensors as synthetic
 from coda.tuning.contest import Contest
-from coda.tuning.crew import Crew
+from coda.tuning.crew import Answer, Crew
 
 pytestmark = pytest.mark.interp
 
@@ -45,6 +45,7 @@ def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # children that share a processor wait for each other's threads
     monkeypatch.setattr(schedules, "_warned", [])
     register(monkeypatch)
+    monkeypatch.setattr("coda.tune.order", lambda problem: ("fake",))
     schedules.forget()
     yield
     schedules.forget()
@@ -55,6 +56,29 @@ def own_cache(tmp_path, monkeypatch):
 def here(monkeypatch):
     """No processes: what the tuner decides, not how it works."""
     monkeypatch.setattr("coda.tuning.search.Crew", Here)
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    """As `here`, with answers of the racing process that a test writes."""
+
+    def write(script):
+        monkeypatch.setattr("coda.tuning.search.Crew", type("Scripted", (Scripted,), {"script": staticmethod(script)}))
+
+    return write
+
+
+def races(times, floor=0.01):
+    """The answer to a race in which a position takes so many milliseconds."""
+
+    def answer(request):
+        rounds = range(request["rounds"])
+        samples = {
+            name: [[times[int(name)] * (1 + r % 3 / 100) / 1e3, 1e-5] for r in rounds] for name in request["names"]
+        }
+        return Answer("value", 0.01, {"samples": samples, "floor": floor})
+
+    return answer
 
 
 def offers(monkeypatch, *kinds: int) -> None:
@@ -134,7 +158,7 @@ def test_what_is_known_is_not_tuned_again_unless_forced(here, monkeypatch):
     assert {c.origin for c in more.entry.candidates} == {"default", "candidate", "author"}
     (forced,) = run(submitted, force=True)
     assert forced.status == "tuned"
-    assert forced.entry.created >= more.entry.created
+    assert forced.entry.first.samples != more.entry.first.samples
     assert schedules.read(forced.entry.key) == forced.entry
 
 
@@ -148,17 +172,82 @@ def test_calls_of_this_process_choose_anew(here, monkeypatch):
     assert call.generation() == before + 1
 
 
-def test_a_default_that_nothing_beats_is_kept(here, monkeypatch):
-    monkeypatch.setattr(fake_backend.Fake, "default_schedule", lambda self, program, problem: schedule(FAST))
+def test_a_default_that_nothing_beats_is_kept(scripted, monkeypatch):
     monkeypatch.setattr(
-        fake_backend.Fake, "candidates", lambda self, program, problem: [schedule(FAST + 1), schedule(SLOW)]
+        fake_backend.Fake, "candidates", lambda self, program, problem: [schedule(FAST), schedule(FAST + 1)]
     )
+    race = races([1.0, 0.995, 2.0])
+    scripted(lambda step, request, at: race(request) if step == "race" else None)
     (outcome,) = run()
+    assert [c.schedule.tile_m for c in outcome.entry.candidates] == [SLOW, FAST, FAST + 1]
     assert [c.status for c in outcome.entry.candidates] == ["timed"] * 3
-    assert outcome.entry.first.schedule in (schedule(FAST), schedule(FAST + 1))
-    assert outcome.entry.candidates[0].schedule == schedule(FAST)
-    assert outcome.entry.candidates[0].origin == "default"
-    assert not outcome.entry.candidates[2].finalist
+    assert [c.finalist for c in outcome.entry.candidates] == [True, True, False]
+    assert (outcome.entry.winner, outcome.entry.default, outcome.entry.gain) == (0, 0, 1.0)
+    race = races([1.0, 0.8, 2.0])
+    (outcome,) = run(force=True)
+    assert (outcome.entry.winner, outcome.entry.default) == (1, 0)
+    assert outcome.entry.gain == pytest.approx(1.25, rel=1e-3)
+
+
+def test_the_default_is_what_an_untuned_call_runs(scripted, monkeypatch):
+    """Not the first choice of a backend that a call would not take: its own time says nothing about what tuning gained."""
+    monkeypatch.setitem(registry.MODULES, "second", "second_fake")
+    monkeypatch.setattr("coda.tune.order", lambda problem: ("second", "fake"))
+    monkeypatch.setattr(
+        "second_fake.Second.default_schedule", lambda self, program, problem: Schedule(backend="second", tile_m=FAST)
+    )
+    monkeypatch.setattr("second_fake.Second.candidates", lambda self, program, problem: [])
+    offers(monkeypatch, FAST)
+    scripted(lambda step, request, at: races([2.0, 1.0, 1.0])(request) if step == "race" else None)
+    (alone,) = run()
+    assert [c.schedule.backend for c in alone.entry.candidates] == ["fake", "fake"]
+    assert (alone.entry.default, alone.entry.gain) == (None, None)
+    (both,) = tune([job()], backends=("fake", "second"), limits=LIMITS, protocol=SHORT, workers=1)
+    assert both.entry.candidates[2].schedule.backend == "second"
+    assert (both.entry.default, both.entry.winner, both.entry.gain) == (2, 2, 1.0)
+
+
+def test_a_race_that_ends_badly_once_is_run_again(scripted, monkeypatch):
+    """Where everybody is fine alone, nobody is put out."""
+    offers(monkeypatch, FAST)
+
+    def script(step, request, at):
+        return Answer("timeout", 5.0, reason="no answer within 5 s", lost=True) if (step, at) == ("race", 1) else None
+
+    scripted(script)
+    (outcome,) = run()
+    assert [c.status for c in outcome.entry.candidates] == ["timed", "timed"]
+    assert all(len(c.samples) in (SHORT.first, SHORT.rounds) for c in outcome.entry.candidates)
+
+
+def test_a_race_that_never_ends_has_no_winner(scripted, monkeypatch):
+    offers(monkeypatch, FAST)
+
+    def script(step, request, at):
+        together = step == "race" and len(request["names"]) > 1
+        return Answer("timeout", 5.0, reason="no answer within 5 s", lost=True) if together else None
+
+    scripted(script)
+    (outcome,) = run()
+    assert (outcome.status, outcome.entry) == ("failed", None)
+    assert outcome.reason == "failed: the race did not end"
+
+
+@pytest.mark.parametrize("when", [("trial", 2), ("race", 1), ("race", 2)], ids=str)
+def test_a_machine_that_fails_is_no_candidates_fault(scripted, monkeypatch, when):
+    """The racing process is lost and cannot be made ready again: nothing is recorded, and the reason is told."""
+    offers(monkeypatch, FAST)
+
+    def script(step, request, at):
+        if step == "setup" and at > 1:
+            return Answer("error", 0.1, code="RuntimeError", reason="CUDA error: no device", lost=True)
+        return Answer("crash", 0.1, reason="SIGABRT", lost=True) if (step, at) == when else None
+
+    scripted(script)
+    (outcome,) = run()
+    assert (outcome.status, outcome.entry) == ("failed", None)
+    assert "could not be made ready again: its inputs and reference: CUDA error: no device" in outcome.reason
+    assert schedules.read(schedules.key_of(plus.program, problem())) is None
 
 
 @pytest.mark.parametrize(("other", "winner"), [((0.98, 1.01, 0.99, 1.0, 1.02), 0), ((0.80, 0.81, 0.79, 0.8, 0.82), 1)])
@@ -169,14 +258,16 @@ def test_a_winner_is_faster_beyond_the_noise(other, winner):
         Candidate(schedule(kind), origin, "timed", samples=samples, host=1e-5, finalist=True)
         for kind, origin, samples in zip((SLOW, FAST), ("default", "candidate"), times, strict=True)
     ]
-    contest = Contest(job(), schedules.key_of(plus.program, problem()), ("fake",), taking, floor=0.01)
+    contest = Contest(job(), schedules.key_of(plus.program, problem()), ("fake",), taking, schedule(SLOW), floor=0.01)
     found = contest.entry(seconds=1.0, protocol={}, environment={})
     assert (found.winner, found.best, found.default) == (winner, {"fake": winner}, 0)
 
 
-def test_a_race_of_one_backend_keeps_the_known_best_of_the_other(here, monkeypatch):
+def test_a_race_of_one_backend_keeps_the_known_best_of_the_other(scripted, monkeypatch):
     monkeypatch.setitem(registry.MODULES, "second", "second_fake")
     offers(monkeypatch, FAST)
+    times = iter(([2.0, 1.0], [2.0, 1.0], [2.2, 1.1], [2.2, 1.1]))
+    scripted(lambda step, request, at: races(next(times))(request) if step == "race" else None)
     both = tune([job()], backends=("fake",), limits=LIMITS, protocol=SHORT, workers=1)[0].entry
     one = tune([job()], backends=("second",), limits=LIMITS, protocol=SHORT, workers=1)[0].entry
     assert one.backends == ("second", "fake")
@@ -206,6 +297,9 @@ def test_where_nobody_is_right_there_is_no_entry(here, monkeypatch):
 
 
 def test_no_backend_and_no_gpu_are_reasons():
+    (outcome,) = tune([job()], backends=("fale",), limits=LIMITS, workers=1)
+    assert outcome.status == "failed"
+    assert "fale: no backend 'fale'" in outcome.reason
     (outcome,) = tune([job()], backends=("triton",), limits=LIMITS, workers=1)
     assert outcome.status == "failed"
     assert "triton: no CUDA device" in outcome.reason
@@ -214,7 +308,7 @@ def test_no_backend_and_no_gpu_are_reasons():
         assert outcome.reason == "there is no GPU of sm_90 here"
 
 
-def test_what_a_builder_could_not_compile_is_tried_where_it_is_raced(here, monkeypatch):
+def test_what_a_builder_could_not_compile_is_tried_where_it_is_raced(scripted, monkeypatch):
     """Builders share processors and memory: their compiler may fail where another one does not."""
     offers(monkeypatch, FAST)
     real, asked = fake_backend.Fake.compile, []
@@ -226,6 +320,7 @@ def test_what_a_builder_could_not_compile_is_tried_where_it_is_raced(here, monke
         return real(self, program, problem, schedule, arch)
 
     monkeypatch.setattr(fake_backend.Fake, "compile", once)
+    scripted(lambda step, request, at: races([2.0, 1.0])(request) if step == "race" else None)
     (outcome,) = run()
     assert asked.count(schedule(FAST)) == 2
     assert outcome.entry.first.schedule == schedule(FAST)
@@ -416,6 +511,17 @@ def test_compile_only_contains_what_hangs_and_raises(monkeypatch):
     offers(monkeypatch, FAST, fake_backend.HANGS_BUILDING, fake_backend.REFUSED)
     found = compile_only([job()], "sm_90", backends=("fake",), workers=1)
     assert [b.status for b in found] == ["built", "built", "timeout", "refused"]
+
+
+def test_compile_only_says_why_a_backend_is_left_out(monkeypatch):
+    offers(monkeypatch, FAST)
+    for names in (("fale", "fake"), ("fale",)):
+        found = compile_only([job()], "sm_20", backends=names, workers=1)
+        assert [(b.schedule.backend, b.status) for b in found if b.status != "built"][-1] == ("fale", "refused")
+        assert "no backend 'fale'" in found[-1].reason
+    (found,) = compile_only([job()], "sm_20", backends=("triton",), workers=1)
+    assert (found.status, found.schedule.backend) == ("refused", "triton")
+    assert "no such architecture" in found.reason
 
 
 # the crew -------------------------------------------------------------------------------------------------------------
