@@ -119,6 +119,7 @@ def test_the_published_protocol(here: pathlib.Path) -> None:
     answer = run(dataclasses.replace(ASKED, shapes="1x4096x4096", protocol="paper", out=here / "paper.json"))
     (record,) = (r for r in measured.of_file(here / "paper.json") if isinstance(r, BenchRecord))
     assert record.protocol["name"] == "paper"
+    assert record.measured_at > "2026"
     assert len(record.of("triton").samples) == 30
     assert answer.exit is Exit.OK
 
