@@ -1,6 +1,7 @@
 """coda: GEMM-plus-epilogue kernels as data.
 
     errors.py, env.py          every error; every CODA_* variable
+    files.py                   files that are whole or not there
     numerics.py                error metrics and the only tolerance rule
     primitives/                the closed vocabulary, one file per class
     problem.py                 Problem (where a program runs), Schedule (how)
