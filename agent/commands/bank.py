@@ -94,7 +94,7 @@ def _remarks(board: Board) -> Iterator[str]:
     same = [k.id for k in board.kernels.values() if k.same_as]
     if same:
         yield f"same program as the curated example, so a record of either is one of both: {_some(same)}"
-    yield from (f"not measured: {why}: {_some(whats)}" for why, whats in reasons(board.missing).items())
+    yield from (f"not measured: {why}: {_some(kinds)}" for why, kinds in reasons(board.missing).items())
     yield from (f"not timed: {one.peer}: {one.why}: {_some(one.tasks)}" for one in absences(board.absent))
     if board.notes:
         peers = ", ".join(dict.fromkeys(peer for peer, _ in board.notes))

@@ -325,6 +325,34 @@ class Counting:
             self._say(f"{self._done} of {count(self._total, self._unit)}")
 
 
+class Share:
+    """Progress as a share of what is to be done, which may grow: a bar on a terminal, elsewhere a plain line now and then."""
+
+    EVERY_S = 10.0
+
+    def __init__(self, what: str, say: Callable[[str], None], live: Console | None = None) -> None:
+        self._what, self._say, self._told_at = what, say, time.monotonic()
+        self._bar = _bar(live) if live is not None else None
+        self._task = self._bar.add_task(what, total=None) if self._bar is not None else None
+
+    def __enter__(self) -> Share:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, done: float, total: int, text: str) -> None:
+        """So much is done, and what is being done now."""
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=done, total=total, description=escaped(text))
+        elif time.monotonic() - self._told_at >= self.EVERY_S:
+            self._told_at = time.monotonic()
+            self._say(f"{self._what}: {done:.0f} of {total}: {text}")
+
+
 def _bar(live: Console) -> Bar:
     return Bar(
         TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn(), console=live, transient=True

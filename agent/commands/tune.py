@@ -11,8 +11,7 @@ what a task's program runs. `--compile-only` builds every candidate without a GP
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -280,7 +279,7 @@ def _compiled(terminal: Terminal, jobs: list[Job], asked: Asked, arch: str, warn
     """--compile-only."""
     from coda.tuning import compile_only
 
-    with _bar(terminal, "compiling") as advance:
+    with render.Share("compiling", terminal.say, terminal.live) as advance:
         found = compile_only(
             jobs,
             arch,
@@ -316,7 +315,7 @@ def _measured(terminal: Terminal, jobs: list[Job], asked: Asked, warnings: list[
 
     from ..verify.tuning import said
 
-    with _bar(terminal, "tuning") as advance:
+    with render.Share("tuning", terminal.say, terminal.live) as advance:
         stages = {"build": 0.0, "try": 1 / 3, "race": 2 / 3, "done": 1.0}
 
         def told(progress: Progress) -> None:
@@ -458,40 +457,3 @@ def _built_data(b: Built) -> dict[str, Any]:
 
 def _counted(candidates: dict[str, int]) -> str:
     return ", ".join(f"{backend} {count}" for backend, count in candidates.items())
-
-
-@contextmanager
-def _bar(terminal: Terminal, what: str) -> Iterator[Callable[[float, int, str], None]]:
-    """A progress bar on a terminal; elsewhere a plain line every ten seconds."""
-    if terminal.live is None:
-        yield _Lines(terminal, what)
-        return
-    from rich.markup import escape
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:3.0f} %"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=terminal.live, transient=True) as progress:
-        bar = progress.add_task(what, total=None)
-        yield lambda done, total, text: progress.update(bar, completed=done, total=total, description=escape(text))
-
-
-class _Lines:
-    """Plain lines, at most one in ten seconds."""
-
-    EVERY_S = 10.0
-
-    def __init__(self, terminal: Terminal, what: str) -> None:
-        import time
-
-        self._terminal, self._what, self._clock = terminal, what, time.monotonic
-        self._last = self._clock()
-
-    def __call__(self, done: float, total: int, text: str) -> None:
-        if self._clock() - self._last >= self.EVERY_S:
-            self._last = self._clock()
-            self._terminal.say(f"{self._what}: {done:.0f} of {total}: {text}")

@@ -59,9 +59,9 @@ def absences(absent: Mapping[tuple[str, str], Sequence[str]]) -> tuple[Absence, 
             rank, why, what = _kind(peer, sentence, task_id)
             found.setdefault((rank, peer, why), {}).setdefault(what)
     told: dict[tuple[int, str, tuple[str, ...]], list[str]] = {}
-    for (rank, peer, why), whats in sorted(found.items()):
-        told.setdefault((rank, why, tuple(whats)), []).append(peer)
-    return tuple(Absence(", ".join(peers), why, whats) for (_, why, whats), peers in sorted(told.items(), key=_rank))
+    for (rank, peer, why), kinds in sorted(found.items()):
+        told.setdefault((rank, why, tuple(kinds)), []).append(peer)
+    return tuple(Absence(", ".join(peers), why, kinds) for (_, why, kinds), peers in sorted(told.items(), key=_rank))
 
 
 def _rank(item: tuple[tuple[int, str, tuple[str, ...]], list[str]]) -> tuple[int, list[str]]:

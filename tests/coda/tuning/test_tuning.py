@@ -297,9 +297,9 @@ def test_where_nobody_is_right_there_is_no_entry(here, monkeypatch):
 
 
 def test_no_backend_and_no_gpu_are_reasons():
-    (outcome,) = tune([job()], backends=("fale",), limits=LIMITS, workers=1)
+    (outcome,) = tune([job()], backends=("tritone",), limits=LIMITS, workers=1)
     assert outcome.status == "failed"
-    assert "fale: no backend 'fale'" in outcome.reason
+    assert "tritone: no backend 'tritone'" in outcome.reason
     (outcome,) = tune([job()], backends=("triton",), limits=LIMITS, workers=1)
     assert outcome.status == "failed"
     assert "triton: no CUDA device" in outcome.reason
@@ -515,10 +515,10 @@ def test_compile_only_contains_what_hangs_and_raises(monkeypatch):
 
 def test_compile_only_says_why_a_backend_is_left_out(monkeypatch):
     offers(monkeypatch, FAST)
-    for names in (("fale", "fake"), ("fale",)):
+    for names in (("tritone", "fake"), ("tritone",)):
         found = compile_only([job()], "sm_20", backends=names, workers=1)
-        assert [(b.schedule.backend, b.status) for b in found if b.status != "built"][-1] == ("fale", "refused")
-        assert "no backend 'fale'" in found[-1].reason
+        assert [(b.schedule.backend, b.status) for b in found if b.status != "built"][-1] == ("tritone", "refused")
+        assert "no backend 'tritone'" in found[-1].reason
     (found,) = compile_only([job()], "sm_20", backends=("triton",), workers=1)
     assert (found.status, found.schedule.backend) == ("refused", "triton")
     assert "no such architecture" in found.reason
