@@ -21,7 +21,16 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from coda import handles, plan_tracing
 from coda.arguments import arguments
-from coda.errors import BadSchedule, BadSignature, DeviceMismatch, OverlappingOutput, ShapeMismatch, UnknownOperand
+from coda.backends.registry import MODULES
+from coda.errors import (
+    BadSchedule,
+    BadSignature,
+    DeviceMismatch,
+    OverlappingOutput,
+    ShapeMismatch,
+    UnknownBackend,
+    UnknownOperand,
+)
 from coda.plan import Plan
 from coda.plan_tracing import PlanValue, operand_dtypes, record_call, trace_plan
 from coda.primitives.types import Kind
@@ -157,6 +166,8 @@ class _Programmed(Kernel[EpilogueProgram]):
             from coda.torch_operator import traced
 
             return traced(self, args, operands, backend, config, out, tuple(constants.items()))
+        if backend is not None or out is not None:
+            check_options(self.name, backend, out)
         if self._calls is None:
             from coda.call import Calls
 
@@ -268,6 +279,8 @@ class PlanKernel(Kernel[Plan]):
             from coda.torch_operator import traced_plan
 
             return traced_plan(self, args, operands, backend, config, out)
+        if backend is not None or out is not None:
+            check_options(self.name, backend, out)
         if self._calls is None:
             from coda.replay import PlanCalls
 
@@ -326,6 +339,20 @@ def _check_config(config: object) -> None:
     if config is not None and not isinstance(config, Schedule):
         raise BadSchedule(
             "config is no schedule", got=f"{type(config).__name__} {config!r:.40}", expected="coda.Schedule(…)"
+        )
+
+
+def check_options(name: str, backend: object, out: object) -> None:
+    """Raise `UnknownBackend` for a `backend=` that is no name, and `UnknownOperand` for an `out=` that names no output."""
+    if backend is not None and not isinstance(backend, str):
+        raise UnknownBackend(
+            f"{name}: backend= takes a name",
+            got=f"{type(backend).__name__} {backend!r:.40}",
+            expected=", ".join(("auto", *MODULES)),
+        )
+    if out is not None and not isinstance(out, Mapping):
+        raise UnknownOperand(
+            f"{name}: out= takes tensors by output name", got=type(out).__name__, hint='out={"v": tensor}'
         )
 
 

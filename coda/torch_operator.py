@@ -33,7 +33,14 @@ from coda import handles
 from coda.arguments import arguments
 from coda.binding import NO_GRADIENT, check, check_targets, held, new_outputs
 from coda.call import Calls
-from coda.errors import DeviceMismatch, NotDifferentiable, UnknownOperand, UnknownProgram, Unsupported
+from coda.errors import (
+    DeviceMismatch,
+    NotDifferentiable,
+    UnknownBackend,
+    UnknownOperand,
+    UnknownProgram,
+    Unsupported,
+)
 from coda.plan import Plan, execute
 from coda.problem import Schedule
 from coda.program import EpilogueProgram, shape_of
@@ -246,6 +253,7 @@ def traced(
     constants: tuple[tuple[str, Any], ...],
 ) -> Any:
     """A call of one program as an operator. Dynamo reads this function: it does nothing but sort the arguments."""
+    _check_options(kernel, backend, out)
     given = _given(kernel, args, operands)
     tensors, scalars, names, dtypes = _sorted(kernel, given, out)
     digest = _digest(kernel.handle, dtypes, constants)
@@ -288,6 +296,7 @@ def traced_plan(
     out: Mapping[str, Any] | None,
 ) -> Any:
     """A call of a plan as an operator; what is given to write into is copied to."""
+    _check_options(kernel, backend, out)
     given = _given(kernel, args, operands)
     tensors, scalars, names, dtypes = _sorted(kernel, given, out)
     digest = _digest(kernel.handle, dtypes, ())
@@ -302,6 +311,16 @@ def traced_plan(
                 raise DeviceMismatch(f"{kernel.name}: out={name!r}", expected=f"a tensor on {results[0].device}")
         results = kernel.written(results, out)
     return kernel.result(*results)
+
+
+def _check_options(kernel: Kernel[Any], backend: object, out: object) -> None:
+    """As `coda.kernel.check_options`, which says more."""
+    if backend is not None and not isinstance(backend, str):
+        _leave(f"UnknownBackend: {kernel.name}: backend= takes a name")
+        raise UnknownBackend(f"{kernel.name}: backend= takes a name")
+    if out is not None and not isinstance(out, Mapping):
+        _leave(f'UnknownOperand: {kernel.name}: out= takes tensors by output name: out={{"v": tensor}}')
+        raise UnknownOperand(f"{kernel.name}: out= takes tensors by output name", hint='out={"v": tensor}')
 
 
 def _fields(config: Schedule) -> tuple[Any, ...]:

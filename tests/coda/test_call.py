@@ -353,6 +353,23 @@ def test_a_plan_refuses_a_bad_out_before_it_writes_a_good_one():
         assert bool((good == 7).all())
 
 
+@pytest.mark.parametrize("out", [torch.ones(2, 2), [torch.ones(4, 4)], (), "y", 3], ids=repr)
+def test_an_out_that_names_no_output_is_refused(out):
+    args, named = inputs()
+    for call in (lambda: add(*args, **named, out=out), lambda: chained(*square(), out=out)):
+        with pytest.raises(errors.UnknownOperand, match=type(out).__name__) as caught:
+            call()
+        assert caught.value.hint == 'out={"v": tensor}'
+
+
+@pytest.mark.parametrize("backend", [3, 0, ["triton"], torch.ones(2)], ids=repr)
+def test_a_backend_that_is_no_name_is_refused(backend):
+    args, named = inputs()
+    for call in (lambda: add(*args, **named, backend=backend), lambda: chained(*square(), backend=backend)):
+        with pytest.raises(errors.UnknownBackend, match="triton"):
+            call()
+
+
 def test_an_output_is_nobodys_view():
     @coda.pointwise
     def same(x: Tile):
