@@ -6,9 +6,16 @@ Tests are no packages (`--import-mode=importlib`), so the folders of these modul
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from pathlib import Path
 
 SHARED = ("agent/authoring", "agent/keeping", "coda/tuning")
 
 sys.path[:0] = [str(Path(__file__).parent / folder) for folder in SHARED]
+
+if importlib.util.find_spec("hypothesis") is not None:  # not where only the GPU tests are run
+    from hypothesis import settings
+
+    settings.register_profile("repeatable", derandomize=True)
+    settings.load_profile("repeatable")
