@@ -2,6 +2,7 @@
 `tuning_support` with its backends.
 
 Tests are no packages (`--import-mode=importlib`), so the folders of these modules are put on the path here, once.
+Property tests draw the same examples in every run, so that a failure can be repeated.
 """
 
 from __future__ import annotations
