@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
+import math
 import platform
 import re
 import statistics
@@ -134,17 +135,88 @@ class BenchRecord:
 
     @classmethod
     def from_json(cls, text: str) -> BenchRecord:
-        """Read and check. Raises `ValueError`."""
-        data = json.loads(text)
+        """Read and check: what others wrote is of the right types, and its numbers are times and ratios. Raises `ValueError`."""
+        data = json.loads(text, parse_constant=_refuse)
         if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
             raise ValueError(f"not a benchmark record of format {FORMAT}")
         try:
             data["measured"] = tuple(Measured(**{**m, "samples": tuple(m["samples"])}) for m in data["measured"])
             data["compared"] = tuple(Compared(**c) for c in data["compared"])
             data["floor"] = Floor(**data["floor"])
+            _check(data)
             return cls(**data)
-        except (TypeError, KeyError) as error:
+        except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"a malformed benchmark record: {error}") from error
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no number of a record")
+
+
+def _check(data: Mapping[str, Any]) -> None:
+    """What `from_json` read, before it is a record. Raises `ValueError`; `TypeError`, `KeyError` where a field is missing."""
+    for name in ("task", "program_digest", "dtype", "kernel"):
+        _require(isinstance(data[name], str), name, data[name], "text")
+    for name in ("measured_at", "default"):
+        _require(isinstance(data.get(name, ""), str), name, data.get(name), "text")
+    _require(isinstance(data["verified"], bool), "verified", data["verified"], "true or false")
+    _require(isinstance(data["suspicion"], str | None), "suspicion", data["suspicion"], "text or null")
+    for name in ("environment", "absent"):
+        _require(_texts(data[name]), name, data[name], "an object of texts")
+    _require(isinstance(data["protocol"], dict), "protocol", data["protocol"], "an object")
+    dims = data["dims"]
+    lengths = isinstance(dims, dict) and dims and all(type(n) is int and n >= 0 for n in dims.values())
+    _require(bool(lengths), "dims", dims, "names with whole lengths")
+    _positive("bandwidth", data["bandwidth"])
+    _require(_finite(data["noise_floor"]) and data["noise_floor"] >= 0, "noise_floor", data["noise_floor"], "0 or more")
+    if data["gemm_flops"] is not None:
+        _positive("gemm_flops", data["gemm_flops"])
+    floor = data["floor"]
+    _positive("floor.seconds", floor.seconds)
+    _require(floor.bound in ("compute", "bandwidth"), "floor.bound", floor.bound, "compute or bandwidth")
+    for name in ("flops", "bytes"):
+        _require(type(getattr(floor, name)) is int, f"floor.{name}", getattr(floor, name), "a whole number")
+    for m in data["measured"]:
+        _check_measured(m)
+    for c in data["compared"]:
+        for name in ("peer", "word", "variant"):
+            _require(isinstance(getattr(c, name), str), f"{name} of a comparison", getattr(c, name), "text")
+        for name in ("ratio", "low", "high"):
+            _positive(f"{name} of the comparison with {c.peer}", getattr(c, name))
+        _require(c.low <= c.high, f"the interval of the comparison with {c.peer}", (c.low, c.high), "from low to high")
+
+
+def _check_measured(m: Measured) -> None:
+    for name in ("name", "author", "peer", "note"):
+        _require(isinstance(getattr(m, name), str), f"{name} of a variant", getattr(m, name), "text")
+    _require(isinstance(m.config, dict), f"{m.name}: config", m.config, "an object")
+    for sample in m.samples:
+        _positive(f"{m.name}: a sample", sample)
+    for name in ("median", "low", "high", "p20", "p80"):
+        _positive(f"{m.name}: {name}", getattr(m, name))
+    _require(_finite(m.host) and m.host >= 0, f"{m.name}: host", m.host, "0 or more")
+    _require(m.low <= m.median <= m.high, f"{m.name}: low, median, high", (m.low, m.median, m.high), "in this order")
+
+
+def _require(holds: bool, what: str, got: object, expected: str) -> None:
+    if not holds:
+        raise ValueError(f"{what} is {str(got)[:60]!r}: expected {expected}")
+
+
+def _positive(what: str, value: object) -> None:
+    _require(_finite(value) and value > 0, what, value, "a finite number above 0")  # type: ignore[operator]
+
+
+def _finite(value: object) -> bool:
+    """JSON's `true` is no number, and a whole number can be larger than every float."""
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def _texts(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
 
 
 def measured(

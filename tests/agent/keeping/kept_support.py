@@ -165,7 +165,7 @@ def bench_record(
         {
             "peer": n,
             "ratio": us / t,
-            "low": us / t - 0.01,
+            "low": max(us / t - 0.01, 0.001),
             "high": us / t + 0.01,
             "word": "faster" if us < t else "slower",
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,26 @@ def test_a_suspicious_time_wins_nothing() -> None:
     found = compare([doubtful, other])
     assert found.rows[0].verdict == "SUSPECT: below the floor"
     assert not any(v.count("one is") for v in found.verdicts)
+
+
+def test_a_damaged_record_is_set_aside_and_hides_no_other(tmp_path: Path) -> None:
+    """As committed by somebody who edited the file: the reason is shown, and everything else as ever."""
+    good = support.bench_record("1" * 64)
+    damaged = [
+        {**good, "verified": "no"},
+        {**good, "environment": "x"},
+        {**good, "dims": {"M": "a"}},
+        {**good, "absent": ["a"]},
+        {**good, "measured": [{**good["measured"][0], "median": math.nan}, *good["measured"][1:]]},
+    ]
+    path = tmp_path / "bank.json"
+    path.write_text(json.dumps({"records": [*damaged, good]}))
+    found = measured.of_example("1" * 64, tmp_path)
+    assert len(found.records) == 1
+    assert len(found.set_aside) == len(damaged)
+    assert all(s.startswith("bank.json: a record that cannot be used: ") for s in found.set_aside)
+    shown = compare([subject("one", "1" * 64, good), Subject("two", "rms_scale", "llm", "m", "1" * 64, found)])
+    json.dumps(shown.to_dict(), allow_nan=False)
 
 
 def test_records_that_do_not_count_are_set_aside(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import json
+import math
 import sys
 import types
 
@@ -103,6 +105,67 @@ def test_speed_without_right_outputs_cannot_be_recorded() -> None:
         dataclasses.replace(record(), kernel="other")
     with pytest.raises(ValueError, match="three samples"):
         dataclasses.replace(record(), measured=(dataclasses.replace(measured("kernel", 1e-3), samples=(1.0,)),))
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("measured", 0, "median"), -1.0),
+        (("measured", 0, "median"), math.inf),
+        (("measured", 1, "median"), math.nan),
+        (("measured", 0, "median"), 10**400),
+        (("measured", 0, "median"), 1.0),  # above high
+        (("measured", 0, "median"), True),
+        (("measured", 0, "low"), "x"),
+        (("measured", 0, "samples"), [math.nan] * 3),
+        (("measured", 0, "samples"), ["a", "b", "c"]),
+        (("measured", 0, "samples"), 3),
+        (("measured", 0, "config"), []),
+        (("measured", 0, "note"), None),
+        (("measured", 0), "m"),
+        (("compared", 0, "ratio"), math.nan),
+        (("compared", 0, "ratio"), -1),
+        (("compared", 0, "low"), 2.0),  # above high
+        (("compared", 0, "word"), 1),
+        (("compared",), None),
+        (("floor", "seconds"), 0.0),
+        (("floor", "bound"), "luck"),
+        (("floor", "flops"), "many"),
+        (("noise_floor",), -0.1),
+        (("bandwidth",), None),
+        (("gemm_flops",), 0),
+        (("environment",), "x"),
+        (("environment",), {"gpu": 1}),
+        (("absent",), ["a"]),
+        (("dims",), {}),
+        (("dims",), {"M": "a"}),
+        (("dims",), {"M": 1.5}),
+        (("protocol",), []),
+        (("protocol",), {"rounds": math.nan}),
+        (("verified",), "no"),
+        (("suspicion",), 1),
+        (("task",), None),
+        (("measured_at",), 3),
+        (("default",), 3),
+    ],
+)
+def test_a_damaged_record_is_refused_with_the_reason(path: tuple[str | int, ...], value: object) -> None:
+    """Whatever reads records shows them without checking again: a raw error or a NaN there would hide every other record."""
+    data = json.loads(record().to_json())
+    place = data
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    with pytest.raises(ValueError, match=r"is .*: expected|malformed|is no number|measured_at") as caught:
+        BenchRecord.from_json(json.dumps(data))
+    assert type(caught.value) is ValueError
+
+
+def test_a_number_beyond_all_floats_is_no_time() -> None:
+    """JSON's 1e999 is read as infinity without a constant of that name."""
+    text = record().to_json().replace('"median": 0.001', '"median": 1e999')
+    with pytest.raises(ValueError, match="kernel: median is 'inf': expected a finite number"):
+        BenchRecord.from_json(text)
 
 
 def test_the_driver_is_asked_about_the_gpu_by_its_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
