@@ -19,7 +19,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from coda.errors import CodaError, FormatError, MissingOperand, PlanError, ShapeMismatch, UnknownOperand, near
+from coda.errors import (
+    CodaError,
+    DTypeUnsupported,
+    FormatError,
+    MissingOperand,
+    PlanError,
+    ShapeMismatch,
+    UnknownOperand,
+    near,
+)
 from coda.primitives.types import Attr, DType
 from coda.primitives.value import OPS, encode
 from coda.problem import Problem, compute_dtype
@@ -33,6 +42,9 @@ MAX_STEPS = 256
 _IN_PROGRAMS = ("const", "pair", "unpair", "row_index", "column_index", "rows", "columns")
 PLAN_MAPS = frozenset(name for name, op in OPS.items() if op.primitive_class == 1 and name not in _IN_PROGRAMS)
 """Operations on vectors and numbers of a plan."""
+
+_WHOLE = ("add", "sub", "mul", "floordiv", "mod", "neg", "minimum", "maximum", "abs")
+"""Operations that give an integer where every argument is one, and else none."""
 
 RunProgram = Callable[[EpilogueProgram, Mapping[str, Any]], Mapping[str, Any]]
 """Runs one program on tensors by name (`a`, `b`, operands); returns its outputs by name."""
@@ -85,6 +97,22 @@ class Plan:
     def gemms(self) -> int:
         """How many GEMMs run."""
         return sum(s.op == "call" and self.programs[int(s.attr("program"))].kind == "epilogue" for s in self.steps)
+
+    @functools.cached_property
+    def lengths(self) -> frozenset[str]:
+        """Names of the inputs that must be integers: they are, or enter by whole arithmetic, a bound of a slice or a view."""
+        into: list[frozenset[str]] = []
+        found: frozenset[str] = frozenset()
+        for step in self.steps:
+            here: frozenset[str] = frozenset()
+            if step.op == "input":
+                here = frozenset({str(step.attr("name"))})
+            elif step.op == "map" and step.attr("name") in _WHOLE:
+                here = here.union(*(into[i] for i in step.args))
+            elif step.op in ("slice", "view"):
+                found = found.union(*(into[i] for i in step.args[1:]))
+            into.append(here)
+        return found
 
     @functools.cached_property
     def digest(self) -> str:
@@ -144,7 +172,8 @@ class Plan:
 
     # what others compute of it --------------------------------------------------------------------------------
     def bind(self, args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
-        """Call arguments by name, defaults filled in. Raises `UnknownOperand` or `MissingOperand`."""
+        """Call arguments by name, defaults filled in. Raises `UnknownOperand` or `MissingOperand`, and `DTypeUnsupported` or
+        `ShapeMismatch` for a number that is none."""
         names = [name for name, _, _ in self.inputs]
         if len(args) > len(names):
             raise UnknownOperand(
@@ -162,6 +191,9 @@ class Plan:
             if name not in bound and default is None:
                 raise MissingOperand(f"{self.name}: {name} is missing", expected=", ".join(names))
             bound.setdefault(name, default)
+        for name, what, _ in self.inputs:
+            if what == "scalar" or name in self.lengths:
+                check_number(f"{self.name}: {name}", bound[name], whole=name in self.lengths)
         return bound
 
     def reference(self, *args: Any, dtype: Any = None, **named: Any) -> dict[str, Any]:
@@ -307,6 +339,24 @@ def _check_step(position: int, step: Step, steps: Sequence[Step], programs: Sequ
         raise bad("not a map operation", attrs.get("name"))
 
 
+def check_number(what: str, x: Any, *, whole: bool) -> None:
+    """Raise `DTypeUnsupported` or `ShapeMismatch` for what is neither a number (`whole`: an integer) nor a 0-d tensor of one."""
+    if type(x) is int or (type(x) is float and not whole):
+        return
+    import torch
+
+    expected = "an int" if whole else "a number or a 0-d tensor"
+    if isinstance(x, torch.Tensor):
+        if x.ndim:
+            raise ShapeMismatch(what, got=tuple(x.shape), expected=expected)
+        if whole and (x.dtype is torch.bool or x.is_floating_point() or x.is_complex()):
+            raise DTypeUnsupported(what, got=f"a 0-d tensor of {x.dtype}", expected=expected)
+        return
+    kinds = (int, torch.SymInt) if whole else (int, float, torch.SymInt, torch.SymFloat)
+    if isinstance(x, bool) or not isinstance(x, kinds):
+        raise DTypeUnsupported(what, got=f"{type(x).__name__} {x!r:.40}", expected=expected)
+
+
 def check_input_name(name: str) -> None:
     """Raise `BadSignature` for a name that an input of a plan may not have; unlike operands, `a` and `b` are fine."""
     if name not in ("a", "b"):
@@ -365,6 +415,9 @@ def view_step(plan: Plan, op: str, args: Sequence[Any]) -> Any:
     x = args[0]
     if getattr(x, "ndim", 0) != 2:
         raise ShapeMismatch(f"{plan.name}: .{op} of something that is not a matrix", got=getattr(x, "shape", x))
+    for bound in args[1:]:
+        if type(bound) is not int:
+            check_number(f"{plan.name}: a bound of .{op}", bound, whole=True)
     match op:
         case "mT":
             return x.mT

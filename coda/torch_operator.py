@@ -44,7 +44,7 @@ from coda.errors import (
 from coda.plan import Plan, execute
 from coda.problem import Schedule
 from coda.program import EpilogueProgram, shape_of
-from coda.replay import PlanCalls, compute_of
+from coda.replay import PlanCalls, compute_of, sizes_from_numbers
 
 if TYPE_CHECKING:
     from coda.kernel import Kernel, PlanKernel
@@ -87,6 +87,14 @@ def _entry(digest: str) -> _Entry:
 def _digest(handle: int, dtypes: tuple[tuple[str, str], ...], constants: tuple[tuple[str, Any], ...]) -> str:
     """The digest of a kernel's program for operands of these dtypes; runs as it is while a graph is traced."""
     return register(handles.kernel(handle).specialised(dict(dtypes), dict(constants)))
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _lengths(digest: str) -> tuple[str, ...]:
+    """The inputs of a plan that decide how much is sliced or viewed."""
+    program = _entry(digest).program
+    assert isinstance(program, Plan)
+    return tuple(sorted(sizes_from_numbers(program)))
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -300,6 +308,8 @@ def traced_plan(
     given = _given(kernel, args, operands)
     tensors, scalars, names, dtypes = _sorted(kernel, given, out)
     digest = _digest(kernel.handle, dtypes, ())
+    if torch.compiler.is_dynamo_compiling() and _valued(kernel, given, _lengths(digest)):
+        return _eagerly(kernel, args, operands, backend=backend, config=config, out=out)
     results = torch.ops.coda.run(
         digest, tensors, scalars, names, backend or "", "" if config is None else _spelled(_fields(config))
     )
@@ -309,6 +319,12 @@ def traced_plan(
             if not isinstance(target, Tensor) or target.device != results[0].device:
                 _leave(f"DeviceMismatch: {kernel.name}: out={name!r}")
                 raise DeviceMismatch(f"{kernel.name}: out={name!r}", expected=f"a tensor on {results[0].device}")
+        for name, result in zip(kernel.outputs, results, strict=True):
+            if name in out and (out[name].shape != result.shape or out[name].dtype != result.dtype):
+                _leave(
+                    f"ShapeMismatch: {kernel.name}: out={name!r}: got {tuple(out[name].shape)} {out[name].dtype}, "
+                    f"expected {tuple(result.shape)} {result.dtype}"
+                )
         results = kernel.written(results, out)
     return kernel.result(*results)
 
@@ -321,6 +337,24 @@ def _check_options(kernel: Kernel[Any], backend: object, out: object) -> None:
     if out is not None and not isinstance(out, Mapping):
         _leave(f'UnknownOperand: {kernel.name}: out= takes tensors by output name: out={{"v": tensor}}')
         raise UnknownOperand(f"{kernel.name}: out= takes tensors by output name", hint='out={"v": tensor}')
+
+
+def _valued(kernel: PlanKernel, given: Mapping[str, Any], lengths: tuple[str, ...]) -> bool:
+    """Whether a tensor's value decides a shape, which no graph can know. Leaves the graph."""
+    for name in lengths:
+        if isinstance(given.get(name), Tensor):
+            _leave(
+                f"DTypeUnsupported: {kernel.name}: {name} decides how much is sliced or viewed: got a tensor, expected "
+                "an int. In a graph a length is a Python int, and another one is another graph"
+            )
+            return True
+    return False
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _eagerly(kernel: PlanKernel, args: Sequence[Any], operands: Mapping[str, Any], **options: Any) -> Any:
+    """The call outside the graph; without this, what runs there would be compiled piece by piece."""
+    return kernel(*args, **operands, **options)
 
 
 def _fields(config: Schedule) -> tuple[Any, ...]:

@@ -362,6 +362,45 @@ def test_an_out_that_names_no_output_is_refused(out):
         assert caught.value.hint == 'out={"v": tensor}'
 
 
+@coda.plan
+def cut(x, w, n: int, scale: float = 1.0):
+    return {"y": coda.matmul(x[:, : n * 2 - 2], w), "s": double(coda.matmul(x, w.mT), scale).y}
+
+
+@pytest.mark.parametrize(
+    "n", ["3", None, 3.0, True, torch.tensor(3.0), torch.tensor(True), torch.tensor([3, 3])], ids=repr
+)
+def test_a_length_of_a_plan_is_an_int(n):
+    x, w, _ = square()
+    error = errors.ShapeMismatch if isinstance(n, torch.Tensor) and n.ndim else errors.DTypeUnsupported
+    for call in (cut, cut.reference):
+        for _ in range(2):  # also after a call that was fine
+            with pytest.raises(error, match=r"cut: n: .*expected an int"):
+                call(x, w, n)
+            call(x, w, 3)
+    assert torch.equal(cut(x, w, 3).y, cut(x, w, torch.tensor(3)).y)
+
+
+@pytest.mark.parametrize("scale", ["2", None, True, torch.ones(2)], ids=repr)
+def test_a_number_of_a_plan_is_one(scale):
+    x, w, _ = square()
+    with pytest.raises(
+        errors.ShapeMismatch if isinstance(scale, torch.Tensor) else errors.DTypeUnsupported, match="scale"
+    ):
+        cut(x, w, 3, scale=scale)
+    assert torch.equal(cut(x, w, 3, scale=2).s, cut(x, w, 3, scale=torch.tensor(2.0)).s)
+
+
+def test_a_bound_that_only_a_call_knows_is_an_int_too():
+    @coda.plan
+    def half(x, w):
+        return {"y": coda.matmul(x[:, : x.columns / 2], w)}
+
+    x, w, _ = square()
+    with pytest.raises(errors.DTypeUnsupported, match=r"half: a bound of \.slice: got float 2\.0"):
+        half(x, w)
+
+
 @pytest.mark.parametrize("backend", [3, 0, ["triton"], torch.ones(2)], ids=repr)
 def test_a_backend_that_is_no_name_is_refused(backend):
     args, named = inputs()

@@ -48,6 +48,11 @@ def chain(x, w, z, gamma, v, *, eps: float = 0.5):
     return {"s": first.s, "y": second, "z": shifted(first.h, 1.0, first.s * v).t}
 
 
+@coda.plan
+def cut(x, w, n: int):
+    return {"y": coda.matmul(x[:, :n], w)}
+
+
 def inputs(m: int = 6, n: int = 8, k: int = 4, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
     g = torch.Generator().manual_seed(m)
     return [torch.randn(shape, generator=g).to(dtype) for shape in ((m, k), (k, n), (m, 2 * n), (n,), (m,))]
@@ -292,6 +297,11 @@ def test_what_is_written_never_wants_a_gradient(graphs: Graphs, kernel: str) -> 
         (lambda a, b, z, gamma, v: shifted(z, 1.0, v, backend=3), "UnknownBackend", "takes a name"),
         (lambda a, b, z, gamma, v: chain(a, b, z, gamma, v, out=v), "UnknownOperand", "by output name"),
         (lambda a, b, z, gamma, v: chain(a, b, z, gamma, v, backend=3), "UnknownBackend", "takes a name"),
+        (lambda a, b, z, gamma, v: chain(a, b, z, gamma, v, out={"s": v[:2] * 1}), "ShapeMismatch", "out='s'"),
+        (lambda a, b, z, gamma, v: chain(a, b, z, gamma, v, out={"s": v.half()}), "ShapeMismatch", "torch.float16"),
+        (lambda a, b, z, gamma, v: cut(z, b, n="4"), "DTypeUnsupported", "cut: n"),
+        (lambda a, b, z, gamma, v: cut(z, b, n=4.0), "DTypeUnsupported", "cut: n"),
+        (lambda a, b, z, gamma, v: cut(z, b, n=v), "ShapeMismatch", "cut: n"),
         (lambda a, b, z, gamma, v: chain(a, b, z, gamma), "MissingOperand", "v"),
         (lambda a, b, z, gamma, v: chain(a, b, z, gamma, v, out={"q": z}), "UnknownOperand", "no output 'q'"),
     ],
@@ -304,6 +314,18 @@ def test_a_bad_call_says_what_is_wrong_while_it_is_traced(graphs: Graphs, call: 
     with pytest.raises((errors.CodaError, TypeError)) as eager:
         call(*inputs())
     assert type(eager.value).__name__ == error
+
+
+def test_a_length_in_a_graph_is_a_python_int(graphs: Graphs) -> None:
+    _, w, z, _, _ = inputs()
+    call = lambda z, w, n: cut(z, w, n).y  # noqa: E731
+    expected, length = call(z, w, 4), torch.tensor(4)
+    same([torch.compile(call, fullgraph=True, backend=graphs)(z, w, 4)], [expected])
+    torch._dynamo.reset()
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"cut: n decides .* a length is a Python int"):
+        torch.compile(call, fullgraph=True, backend=graphs)(z, w, length)
+    torch._dynamo.reset()
+    same([torch.compile(call, backend=graphs)(z, w, length)], [expected])
 
 
 def test_a_bad_call_without_memory_says_what_is_wrong() -> None:
