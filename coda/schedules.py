@@ -14,7 +14,7 @@ kernel. The values of scalars and the addresses of tensors are not in it.
 
 Any number of processes may share the folder. There is one file per key, written under another name and renamed, so a reader
 needs no lock and finds the old file or the new one, whenever a writer was killed. A file that is damaged, of a newer format
-or about another key is ignored, with one warning per process; a schedule found here is checked by its backend before it is
+or about another key is ignored, with one warning per process that says what becomes of it; a schedule found here is checked by its backend before it is
 used (`coda.tune`).
 """
 
@@ -27,6 +27,7 @@ import hashlib
 import json
 import logging
 import math
+import os
 import pathlib
 import statistics
 import time
@@ -219,8 +220,12 @@ class Entry:
         """Read the entry of a key. Raises `FormatError` for anything that is not exactly that."""
         try:
             data = json.loads(text)
-            if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
-                raise FormatError("not of a known format", expected=FORMAT)
+            found = data.pop("format", None) if isinstance(data, dict) else None
+            if found != FORMAT:
+                other = isinstance(found, str) and found.startswith(FORMAT.partition("/")[0] + "/")
+                raise FormatError(
+                    "not of a known format", got=f"{found!r:.40}", expected=FORMAT, hint=_OTHER if other else None
+                )
             if data.pop("key") != key.to_dict():
                 raise FormatError("it is about something else")
             candidates = tuple(_candidate(c) for c in data.pop("candidates"))
@@ -257,6 +262,8 @@ def _candidate(data: Mapping[str, Any]) -> Candidate:
 
 
 # files ------------------------------------------------------------------------------------------------------------
+
+_OTHER = "another version of coda wrote the file; tuning with this one would overwrite it: a CODA_CACHE_DIR for each keeps both"
 
 _found: dict[Any, Entry | None] = {}
 _warned: list[str] = []
@@ -301,8 +308,18 @@ def _warn(path: pathlib.Path, error: Exception) -> None:
     """One warning per process; what follows it is for the debug log."""
     level = logging.DEBUG if _warned else logging.WARNING
     _warned.append(str(path))
-    reason = " ".join(str(error).split())
-    log.log(level, "measured schedules in %s are ignored: %s; tuning again replaces the file", path, reason)
+    hint = getattr(error, "hint", None)
+    reason = " ".join(str(error).removesuffix(f"\n  hint: {hint}").split())
+    log.log(level, "measured schedules in %s are ignored: %s; %s", path, reason, _remedy(path, hint))
+
+
+def _remedy(path: pathlib.Path, hint: str | None) -> str:
+    """What becomes of a file that cannot be used."""
+    if os.path.isdir(path):  # and no OSError, where the folder may not be looked into
+        return "a folder has the file's name, and until it is removed tuning cannot keep its result"
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        return "tuning cannot replace it, because its folder is not writable: CODA_CACHE_DIR names another one"
+    return hint or "tuning again replaces the file"
 
 
 def write(entry: Entry) -> pathlib.Path:

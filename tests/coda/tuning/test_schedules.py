@@ -123,7 +123,10 @@ def test_a_damaged_file_is_one_warning_and_no_entry(text, caplog):
     assert schedules.read(key()) is None
     warnings = [r for r in caplog.records if r.levelno == logging.WARNING]
     assert len(warnings) == 1
-    assert str(path) in warnings[0].getMessage()
+    said = warnings[0].getMessage()
+    assert str(path) in said
+    assert ("another version of coda" in said) == ("coda.tuned/2" in said)
+    assert ("tuning again replaces" in said) == ("coda.tuned/2" not in said)
     schedules.write(entry(key()))  # tuning again mends it
     assert schedules.read(key()) is not None
 
@@ -137,6 +140,23 @@ def test_bytes_that_are_no_text_and_a_folder_in_its_place(caplog):
     path.mkdir()
     assert schedules.read(key()) is None
     assert len([r for r in caplog.records if r.levelno == logging.WARNING]) == 1
+
+
+def test_the_warning_promises_no_more_than_tuning_can_do(caplog, monkeypatch):
+    path = schedules.path_of(key())
+    path.mkdir(parents=True)
+    assert schedules.read(key()) is None
+    assert "until it is removed" in caplog.messages[-1]
+    with pytest.raises(OSError, match=path.name):
+        schedules.write(entry(key()))
+    path.rmdir()
+    path.write_text(_changed(format="coda.tuned/2"), encoding="utf-8")
+    real = os.access
+    monkeypatch.setattr(os, "access", lambda p, mode: p != path.parent and real(p, mode))  # whoever runs the tests
+    monkeypatch.setattr(schedules, "_warned", [])
+    assert schedules.read(key()) is None
+    assert "not writable: CODA_CACHE_DIR" in caplog.messages[-1]
+    assert not any("replaces" in message for message in caplog.messages)
 
 
 def test_an_entry_whose_winner_was_not_timed_is_not_written():
