@@ -1,6 +1,7 @@
 """Writing files so that a reader finds the old one or the new one, never half of one.
 
 write_text      temporary file in the same folder, fsync, rename
+require_place   whether a file could be written, before what it is to hold is worked for
 append_line     one line at the end, fsync; a torn last line of a killed writer is cut off first
 read_bounded    a regular file, and no more of it than is wanted
 publish         a finished folder under its final name, in one rename, never over another
@@ -18,7 +19,33 @@ MODE = 0o644
 
 
 def write_text(path: pathlib.Path, text: str) -> None:
-    """Write a UTF-8 file, at once or not at all; creates its folder."""
+    """Write a UTF-8 file, at once or not at all; creates its folder. Raises `OSError` that names this path."""
+    try:
+        _write_text(path, text)
+    except FileExistsError as error:  # of the folder's name, which is a file's
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path)) from error
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(
+            error.errno, error.strerror, str(path)
+        ) from error  # not of a temporary file, of which nobody knows
+
+
+def require_place(path: pathlib.Path) -> None:
+    """Whether a file could be written there, by trying in the nearest folder that exists; nothing is left behind. Raises `OSError`."""
+    if path.is_dir():
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    place = path.parent
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    try:
+        os.rmdir(tempfile.mkdtemp(prefix=".writable-", dir=place))
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _write_text(path: pathlib.Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:

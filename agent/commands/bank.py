@@ -47,6 +47,8 @@ def leaderboard(
     if texts or threshold is not None:
         what = "--threshold" if threshold is not None else repr(texts[0])
         raise UsageError(f"--all compares everything, {what} does not go with it", hint="leave out one of the two")
+    if page is not None:
+        files.require_place(page)
     now = None
     if run:
         from . import bench

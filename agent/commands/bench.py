@@ -15,6 +15,7 @@ import dataclasses
 import datetime
 import importlib.util
 import json
+import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 from coda.bench.record import short
 
-from ..errors import PlotsUnavailable, UsageError
+from .. import files
+from ..errors import FolderUnusable, PlotsUnavailable, UsageError
 from ..keeping import shelves as kernels
 from ..task import Task
 from . import render
@@ -101,7 +103,7 @@ def require_matplotlib() -> None:
 def bench(terminal: Terminal, asked: Asked) -> Answer:
     """The command `bench`."""
     asked.check()
-    from ..keeping import benchmarks, results
+    from ..keeping import benchmarks, measured, results
 
     settings = terminal.settings()
     found = benchmarks.targets(
@@ -109,8 +111,11 @@ def bench(terminal: Terminal, asked: Asked) -> Answer:
     )
     jobs = benchmarks.jobs(found, _shapes(asked), asked.peers)
     options = _options(asked)
-    where = machine(options)
     log = benchmarks.Log(_log(asked, settings.runs_dir.parent / "bench"))
+    _require_places(asked, log.path)
+    where = machine(options)
+    if asked.keep:
+        benchmarks.readable(found, where.environment.get("gpu", measured.UNKNOWN))
     tuned = _tuned(terminal, asked, found) if asked.tune else None
     sweep = benchmarks.measure(
         jobs, where, options, log, resume=asked.resume, tell=terminal.detail, heard=_heard(terminal)
@@ -160,7 +165,7 @@ def fresh(terminal: Terminal, texts: Sequence[str], *, everything: bool = False)
     them: in one sweep, so that they can be compared. Raises `UsageError`, `BenchUnavailable`."""
     asked = Asked(() if everything else tuple(texts), everything, keep=True)
     asked.check()
-    from ..keeping import benchmarks
+    from ..keeping import benchmarks, measured
 
     settings = terminal.settings()
     shelves, runs = kernels.shelves(settings), settings.runs_dir
@@ -168,9 +173,11 @@ def fresh(terminal: Terminal, texts: Sequence[str], *, everything: bool = False)
     found = benchmarks.with_examples(found)
     options = _options(asked)
     log = benchmarks.Log(_log(asked, runs.parent / "bench"))
+    where = machine(options)
+    benchmarks.readable(found, where.environment.get("gpu", measured.UNKNOWN))
     sweep = benchmarks.measure(
         benchmarks.jobs(found, _shapes(asked)),
-        machine(options),
+        where,
         options,
         log,
         resume=False,
@@ -214,6 +221,25 @@ def _log(asked: Asked, usual: Path) -> Path:
     return asked.out.with_suffix(".jsonl") if asked.out.suffix == ".json" else asked.out / LOG
 
 
+def _records(asked: Asked, log: Path) -> Path:
+    """Where the records go that came of it."""
+    return asked.out if asked.out is not None and asked.out.suffix == ".json" else log.parent / "records.json"
+
+
+def _require_places(asked: Asked, log: Path) -> None:
+    """Before anything is measured. Raises `FolderUnusable`."""
+    wanted = [(asked.out or log.parent, path) for path in (log, _records(asked, log))]
+    wanted += [(asked.plots, asked.plots / "times.svg")] if asked.plots is not None else []
+    for named, path in wanted:
+        try:
+            files.require_place(path)
+            if path == log and log.exists():
+                os.close(os.open(log, os.O_WRONLY | os.O_APPEND))
+        except OSError as error:
+            what = f"results go to {str(named)!r}, which cannot be written: {error.strerror}"
+            raise FolderUnusable(what, hint="name another place") from error
+
+
 def _tuned(terminal: Terminal, asked: Asked, found: Sequence[Target]) -> Answer:
     """The fastest schedules first: a call takes them from the cache."""
     from . import tune
@@ -252,7 +278,7 @@ def _written(asked: Asked, log: Path, records: Sequence[BenchRecord]) -> list[tu
 
     paths = [("results", log)]
     if records:
-        target = asked.out if asked.out is not None and asked.out.suffix == ".json" else log.parent / "records.json"
+        target = _records(asked, log)
         benchmarks.write(target, records)
         paths.append(("records", target))
     if asked.plots is not None:

@@ -5,6 +5,7 @@
     jobs      every target at every size
     Log       results of one sweep, one line each, written as they come; what a resumed sweep need not repeat
     measure   run what the log does not have, and log it
+    readable  whether what lies beside kernels can be kept, before anything is measured
     keep      put records beside the kernels they are of
 
 A record goes where `measured` finds it: an example's to `examples_curated/records/<gpu>.json`, a kept kernel's to `bench/<gpu>.json`
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from coda.errors import CodaError
 from coda.kernel import from_json
 
 from .. import files, task
-from ..errors import KernelDamaged, UnknownSubject, UnknownTask
+from ..errors import FolderUnusable, KernelDamaged, UnknownSubject, UnknownTask
 from ..verify.subject import task_ref
 from ..verify.suite import Job, Machine, Options, Result, Tell, key_of, run
 from . import measured, ratios
@@ -141,10 +142,16 @@ class Log:
     """Results of a sweep in a file, one line each; a line is there completely or not at all."""
 
     def __init__(self, path: Path) -> None:
+        """Read what is there. Raises `FolderUnusable` for a file that is no log."""
         self.path = path
         self.results: dict[str, Result] = {}
         """By key; of several with one key the last."""
-        for line in files.read_lines(path):
+        try:
+            lines = files.read_lines(path)
+        except (OSError, UnicodeDecodeError) as error:
+            hint = "name another place with --out, or remove the file"
+            raise FolderUnusable(f"{str(path)!r} cannot be read as results: {error}", hint=hint) from error
+        for line in lines:
             try:
                 result = Result.model_validate_json(line)
             except ValidationError:
@@ -214,6 +221,14 @@ def file_of(gpu: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", gpu.lower()).strip("-") + ".json"
 
 
+def readable(found: Iterable[Target], gpu: str) -> None:
+    """Whether `keep` could go on from the records of this GPU, and write there: before measuring costs anything. Raises
+    `KernelDamaged`, and `OSError` that names the file."""
+    for path in dict.fromkeys(target.records / file_of(gpu) for target in found):
+        _present(path)
+        files.require_place(path)
+
+
 def keep(found: Sequence[Target], results: Iterable[Result]) -> list[Path]:
     """Write records beside the kernels that were measured, and nowhere else: an example and a kept kernel may be one program, and
     were timed with schedules of their own. Returns the files that were written. Raises `KernelDamaged`."""
@@ -224,12 +239,13 @@ def keep(found: Sequence[Target], results: Iterable[Result]) -> list[Path]:
         target, record = by_id.get(result.kernel), record_of(result)
         if target is not None and record is not None and target.digest == record.program_digest:
             places.setdefault(target.records / file_of(measured.gpu(record)), []).append(record)
-    others = {path: _beside(path) for path in places}  # before anything is written
+    present = {path: _present(path) for path in places}  # before anything is written
     for path, new in places.items():
-        merged = {_place(r): r for r in [*_existing(path), *new]}
+        old, beside = present[path]
+        merged = {_place(r): r for r in [*old, *new]}
         now = current if path.parent == RECORDS else {}
         kept = [r for r in merged.values() if now.get(r.task, r.program_digest) == r.program_digest]
-        write(path, kept, beside=others[path])
+        write(path, kept, beside=beside)
     return sorted(places)
 
 
@@ -239,20 +255,24 @@ def _place(record: BenchRecord) -> tuple[Any, ...]:
     return record.task, record.program_digest, dims, record.dtype, ratios.protocol(record)
 
 
-def _beside(path: Path) -> dict[str, Any]:
-    """What a file has besides its records: verdicts, say."""
+def _present(path: Path) -> tuple[list[BenchRecord], dict[str, Any]]:
+    """The records of a file, and what it has besides them: verdicts, say. Raises `KernelDamaged` for one that holds records that
+    cannot be read, of a newer version, say: writing the file anew would lose them."""
     try:
         found = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
-        return {}
+        return [], {}
     except (OSError, ValueError, RecursionError) as error:
         raise KernelDamaged(f"{str(path)!r} cannot be read: {error}", hint="mend or remove it") from error
-    return {name: value for name, value in found.items() if name != "records"} if isinstance(found, dict) else {}
-
-
-def _existing(path: Path) -> Iterator[BenchRecord]:
-    if path.is_file():
-        yield from (r for r in measured.of_file(path) if isinstance(r, BenchRecord))
+    listed = found.get("records", []) if isinstance(found, dict) else found
+    records: list[BenchRecord] = []
+    for number, item in enumerate(listed if isinstance(listed, list) else [listed], 1):
+        for record in tuple(measured.records(item)) or ("it is no record that is known here",):
+            if isinstance(record, str):
+                what = f"{str(path)!r}: record {number} would be lost: {record}"
+                raise KernelDamaged(what, hint="mend or remove that record, or use the version that wrote it")
+            records.append(record)
+    return records, {k: v for k, v in found.items() if k != "records"} if isinstance(found, dict) else {}
 
 
 def write(path: Path, records: Iterable[BenchRecord], *, beside: Mapping[str, Any] | None = None) -> None:

@@ -29,6 +29,7 @@ from ..records import Verdict
 from .shelves import Kept
 
 MAX_DEPTH = 8
+UNKNOWN = "unknown GPU"
 KERNELS = ("candidate", "llm")
 """Authors of what is measured, in records: its other backends are no ceilings."""
 _SHAPE_OF_A_RECORD = {"task", "program_digest", "measured", "compared"}
@@ -81,7 +82,7 @@ def records(value: Any, *, depth: int = 0) -> Iterator[BenchRecord | str]:
     if isinstance(value, dict):
         if value.get("format") == FORMAT or value.keys() >= _SHAPE_OF_A_RECORD:
             try:
-                yield BenchRecord.from_json(json.dumps({**value, "format": FORMAT}))
+                yield BenchRecord.from_json(json.dumps({"format": FORMAT, **value}))
             except ValueError as error:
                 yield f"a record that cannot be used: {error}"
             return
@@ -153,7 +154,7 @@ def _counted(found: Iterable[tuple[str, BenchRecord | str]], digest: str) -> Mea
 
 def gpu(record: BenchRecord) -> str:
     """Where it was measured."""
-    return str(record.environment.get("gpu", "unknown GPU"))
+    return str(record.environment.get("gpu", UNKNOWN))
 
 
 def origin(record: BenchRecord, *, clocks: bool = False) -> str:

@@ -15,7 +15,7 @@ import authored_kernels
 from agent.commands import bank, comparing, tune
 from agent.commands import bench as command
 from agent.commands.terminal import Answer, Exit, Failure, Terminal
-from agent.errors import PlotsUnavailable, UnknownSubject, UsageError
+from agent.errors import FolderUnusable, KernelDamaged, PlotsUnavailable, UnknownSubject, UsageError
 from agent.keeping import benchmarks, measured
 from agent.verify import suite
 from coda.bench.record import BenchRecord
@@ -102,6 +102,38 @@ def test_a_sweep_answers_with_rows_records_and_pictures(here: pathlib.Path) -> N
     again = run(dataclasses.replace(ASKED, out=here / "out", resume=True))
     assert again.data["reused"] == 2
     assert again.data["rows"] == answer.data["rows"]
+
+
+@pytest.mark.parametrize("place", ["file/out", "taken", "folder.json"])
+def test_where_results_cannot_go_is_said_before_anything_is_measured(
+    place: str, here: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: Any, **__: Any) -> None:
+        raise AssertionError("nothing may be measured")
+
+    monkeypatch.setattr(command, "machine", never)
+    (here / "file").write_text("")
+    (here / "taken" / "results.jsonl").mkdir(parents=True)
+    (here / "folder.json").mkdir()
+    with pytest.raises(FolderUnusable) as caught:
+        run(dataclasses.replace(ASKED, out=here / place))
+    assert repr(str(here / place)) in caught.value.what
+    assert caught.value.exit_code == 5
+
+
+@pytest.mark.parametrize("compared", [False, True])
+def test_records_that_keeping_would_lose_are_said_before_anything_is_measured(
+    compared: bool, here: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: Any, **__: Any) -> None:
+        raise AssertionError("nothing may be measured")
+
+    monkeypatch.setattr(benchmarks, "measure", never)
+    (here / "records").mkdir()
+    (here / "records" / "nvidia-test.json").write_text('{"records": [{"format": "coda.bench/2"}]}')
+    kept = dataclasses.replace(ASKED, keep=True)
+    with pytest.raises(KernelDamaged, match=r"nvidia-test\.json"):
+        _ = command.fresh(Terminal("compare"), ("rms_scale",)) if compared else run(kept)
 
 
 def test_what_was_not_measured_is_no_success(here: pathlib.Path) -> None:

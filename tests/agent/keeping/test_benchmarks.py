@@ -11,7 +11,7 @@ import pytest
 
 import examples_curated
 from agent import task as tasks
-from agent.errors import KernelDamaged
+from agent.errors import FolderUnusable, KernelDamaged
 from agent.keeping import benchmarks, compare, leaderboard, measured
 from agent.keeping.benchmarks import Target
 from agent.records import Status
@@ -76,6 +76,52 @@ def test_a_file_that_cannot_be_read_is_not_written_over(records: Path) -> None:
     with pytest.raises(KernelDamaged, match=r"test-gpu\.json"):
         benchmarks.keep([example], [result(example.id, 100)])
     assert (records / "test-gpu.json").read_text() == "{torn"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"format": "coda.bench/2"}, "not a benchmark record of format"),
+        ({"weather": "fine"}, "weather"),
+        ({"verified": "no"}, "verified is 'no'"),
+        ({"format": "coda.bench/2", "compared": None}, "not a benchmark record of format"),
+    ],
+)
+def test_records_that_cannot_be_read_are_not_lost(change: dict[str, Any], said: str, records: Path) -> None:
+    """Of a newer version, say: a file written anew would hold the readable ones alone."""
+    example = benchmarks.of_example("rms_scale")
+    good = board.record("rms_scale", DIGEST, {"triton": 100, "compile": 120})
+    path = records / "test-gpu.json"
+    records.mkdir()
+    path.write_text(json.dumps({"records": [good, {**good, **change}]}))
+    before = path.read_bytes()
+    with pytest.raises(KernelDamaged, match=rf"test-gpu\.json.*record 2 would be lost: .*{said}"):
+        benchmarks.readable([example], "Test GPU")
+    with pytest.raises(KernelDamaged, match="record 2"):
+        benchmarks.keep([example], [result(example.id, 100, dims=board.SIZES["8192"])])
+    assert path.read_bytes() == before
+
+
+def test_what_is_no_record_at_all_is_not_lost_either(records: Path) -> None:
+    records.mkdir()
+    (records / "test-gpu.json").write_text('{"records": [{"by": "hand"}]}')
+    with pytest.raises(KernelDamaged, match="record 1 would be lost"):
+        benchmarks.readable([benchmarks.of_example("rms_scale")], "Test GPU")
+    benchmarks.readable([benchmarks.of_example("rms_scale")], "Another GPU")
+
+
+def test_records_that_cannot_go_beside_a_kernel_are_not_measured(records: Path) -> None:
+    (records / "test-gpu.json").mkdir(parents=True)
+    with pytest.raises(KernelDamaged, match=r"test-gpu\.json"):
+        benchmarks.readable([benchmarks.of_example("rms_scale")], "Test GPU")
+
+
+def test_a_log_that_is_none_is_said_so(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    path.write_bytes(b"\xff\xfe\x00binary\n")
+    with pytest.raises(FolderUnusable, match=r"results\.jsonl' cannot be read as results") as caught:
+        benchmarks.Log(path)
+    assert caught.value.exit_code == 5
 
 
 def test_every_error_of_a_curated_kernel_on_the_board_is_of_the_program_that_it_is() -> None:

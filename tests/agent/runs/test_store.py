@@ -9,6 +9,7 @@ import pathlib
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -178,6 +179,24 @@ def test_damage_says_what_to_do(run: store.Run, name: str, hint: str) -> None:
     with pytest.raises(RunDamaged) as caught:
         read()
     assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize("work", [files.require_place, lambda path: write_text(path, "x")], ids=["asked", "written"])
+@pytest.mark.parametrize("place", ["folder", "file/below", "file/below/that"])
+def test_a_place_that_cannot_be_written_is_named_as_it_was_given(
+    work: Callable[[pathlib.Path], None], place: str, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("old")
+    with pytest.raises(OSError, match="directory") as caught:
+        work(tmp_path / place)
+    assert caught.value.filename == str(tmp_path / place)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_asking_for_a_place_leaves_nothing(tmp_path: pathlib.Path) -> None:
+    files.require_place(tmp_path / "new" / "page.html")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_litter(
