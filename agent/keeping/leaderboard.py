@@ -12,6 +12,7 @@ conclusions, `board_page` makes a page, `campaigns` has the authoring runs, `res
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -37,6 +38,8 @@ from .shelves import Kept
 
 SHOWN = 3
 """How many of the best and of the worst the README names."""
+BEYOND = 10**9
+"""No ratio of an error to what is allowed: a whole number may be too large to be a float."""
 MOST = 6
 """Rows of its table."""
 AUTHORED = (
@@ -247,18 +250,23 @@ def primitives(program: Any) -> tuple[str, ...]:
 
 
 def error_ratio(numerics: Mapping[str, Any]) -> tuple[float | None, str]:
-    """The largest ratio that a numerics gate recorded, and on what it ran. None where none was recorded, or one was beyond all
-    numbers."""
+    """The largest ratio that a numerics gate recorded, and on what it ran. None where none was recorded, one was beyond all
+    numbers, or one cannot be read: it may be the largest."""
     backends = numerics.get("backends")
-    ratios = [
-        found.get("ratio")
-        for said in (backends.values() if isinstance(backends, dict) else ())
-        for found in ((said.get("errors") or {}).values() if isinstance(said, dict) else ())
-        if isinstance(found, dict)
-    ]
-    if not ratios or None in ratios:
-        return None, "not finite" if ratios else ""
-    return max(float(r) for r in ratios if r is not None), str(numerics.get("device") or "")
+    ratios: list[object] = []
+    for said in backends.values() if isinstance(backends, dict) else ():
+        errors = (said.get("errors") or {}) if isinstance(said, dict) else {}
+        if not isinstance(errors, dict) or not all(isinstance(found, dict) for found in errors.values()):
+            return None, "not readable"
+        ratios += [found.get("ratio") for found in errors.values()]
+    if not ratios:
+        return None, ""
+    numbers = [float(r) for r in ratios if isinstance(r, float) or (type(r) is int and 0 <= r < BEYOND)]
+    if len(numbers) < len(ratios) - ratios.count(None):
+        return None, "not readable"
+    if None in ratios or not all(map(math.isfinite, numbers)):
+        return None, "not finite"
+    return max(numbers), str(numerics.get("device") or "")
 
 
 def _gate(verdict: Mapping[str, Any], name: str) -> Mapping[str, Any]:

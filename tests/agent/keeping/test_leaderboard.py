@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -189,6 +190,27 @@ def test_the_error_ratio_is_the_worst_that_was_recorded() -> None:
     assert error_ratio(numerics) == (0.75, "gpu")
     assert error_ratio({}) == (None, "")
     assert error_ratio({"backends": {"a": {"errors": {"x": {"ratio": None}}}}}) == (None, "not finite")
+
+
+@pytest.mark.parametrize(
+    "errors",
+    [
+        {"x": {"ratio": "abc"}},
+        {"x": {"ratio": [1]}},
+        {"x": {"ratio": math.nan}},
+        {"x": {"ratio": 10**400}},
+        {"x": {"ratio": True}},
+        {"x": 1},
+        [1],
+    ],
+    ids=repr,
+)
+def test_a_damaged_error_is_no_error_ratio(errors: object) -> None:
+    """The readable ones may be smaller than the one that is not."""
+    known = {"errors": {"y": {"ratio": 0.5}}}
+    ratio, why = error_ratio({"device": "gpu", "backends": {"a": {"errors": errors}, "b": known}})
+    assert ratio is None
+    assert why in ("not readable", "not finite")
 
 
 def test_the_committed_records_make_a_board() -> None:
