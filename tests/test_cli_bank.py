@@ -89,6 +89,14 @@ def test_with_nothing_measured_it_is_still_an_answer() -> None:
     assert "not measured: no model's kernel: nobody has authored one yet" in result.stdout
 
 
+def test_a_page_that_cannot_be_written_is_named_as_it_was_given(tmp_path: Path) -> None:
+    (tmp_path / "pages").mkdir()
+    result = run("compare", "--all", "--html", "pages")
+    assert result.exit_code == 5
+    assert "'pages'" in result.stderr
+    assert ".pages-" not in result.stderr
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
@@ -97,6 +105,8 @@ def test_with_nothing_measured_it_is_still_an_answer() -> None:
         (["compare", "rms_scale", "--all"], "'rms_scale' does not go with it"),
         (["compare", "--all", "--threshold", "3"], "--threshold does not go with it"),
         (["compare", "--run", "--all", "--threshold", "3"], "--threshold does not go with it"),
+        (["compare", "rms_scale", "examples_curated/gemm_rope", "--threshold", "nan"], "--threshold nan is no"),
+        (["compare", "rms_scale", "examples_curated/gemm_rope", "--threshold", "inf"], "--threshold inf is no"),
         (["compare", "--run", "rms_scal3"], "is called 'rms_scal3'"),
         (["compare", "--run", "rms_scale", "--html", "x.html"], "--html is the page of the whole bank"),
         (["compare", "--run", "examples_curated/rms_scale", "--threshold", "3"], "--threshold 3 with 1 kernel(s)"),

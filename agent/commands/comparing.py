@@ -7,6 +7,7 @@ Neighbours: `bank` has `compare --all`, `bench` measures where `--run` asks for 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,6 +63,8 @@ def compare(
         )
     if page is not None:
         raise UsageError("--html is the page of the whole bank", hint="`coda-agent compare --all --html FILE`")
+    if threshold is not None and not math.isfinite(threshold):
+        raise UsageError(f"--threshold {threshold:g} is no percentage", hint="say a number of 0 or more")
     settings = terminal.settings()
 
     def gathered() -> tuple[comparing.Subject, ...]:
