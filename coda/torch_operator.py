@@ -8,7 +8,8 @@
 
 The digest names the program as data; `names` says which operand each tensor and each number belongs to. The shapes of
 the outputs come from the program's own rules, with a symbolic M (and K); N is specialised, and so are numbers: one that
-changes from call to call is passed as a 0-d tensor. Eager calls never come here.
+changes from call to call is passed as a 0-d tensor, but a length of a plan, which is part of shapes, only as an int. Eager
+calls never come here.
 
 What runs is what runs in an eager call, warm calls included (`coda.call`, `coda.replay`). A plan is one operator: its
 programs are launched one after the other, and an output that is a view is returned as a copy. The graph is functional, so
