@@ -26,6 +26,10 @@ from coda.bench.timing import NOISE, Timings, current_gpu
 from coda.schedules import DISTRIBUTIONS
 
 FORMAT = "coda.bench/1"
+LONE = re.compile(r"\\u[dD][89a-fA-F]")
+"""Half of a character beyond 16 bits, in JSON: fine where the other half follows."""
+MOST = 10**30
+"""More than any time, rate, length or count of a record."""
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
@@ -137,6 +141,8 @@ class BenchRecord:
     def from_json(cls, text: str) -> BenchRecord:
         """Read and check: what others wrote is of the right types, and its numbers are times and ratios. Raises `ValueError`."""
         data = json.loads(text, parse_constant=_refuse)
+        if LONE.search(text):
+            json.dumps(data, ensure_ascii=False).encode("utf-8")  # half a character cannot be written anywhere
         if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
             raise ValueError(f"not a benchmark record of format {FORMAT}")
         try:
@@ -165,7 +171,7 @@ def _check(data: Mapping[str, Any]) -> None:
         _require(_texts(data[name]), name, data[name], "an object of texts")
     _require(isinstance(data["protocol"], dict), "protocol", data["protocol"], "an object")
     dims = data["dims"]
-    lengths = isinstance(dims, dict) and dims and all(type(n) is int and n >= 0 for n in dims.values())
+    lengths = isinstance(dims, dict) and dims and all(type(n) is int and 0 <= n < MOST for n in dims.values())
     _require(bool(lengths), "dims", dims, "names with whole lengths")
     _positive("bandwidth", data["bandwidth"])
     _require(_finite(data["noise_floor"]) and data["noise_floor"] >= 0, "noise_floor", data["noise_floor"], "0 or more")
@@ -174,8 +180,11 @@ def _check(data: Mapping[str, Any]) -> None:
     floor = data["floor"]
     _positive("floor.seconds", floor.seconds)
     _require(floor.bound in ("compute", "bandwidth"), "floor.bound", floor.bound, "compute or bandwidth")
-    for name in ("flops", "bytes"):
-        _require(type(getattr(floor, name)) is int, f"floor.{name}", getattr(floor, name), "a whole number")
+    for name, least in (("flops", 0), ("bytes", 1)):
+        value = getattr(floor, name)
+        _require(
+            type(value) is int and least <= value < MOST, f"floor.{name}", value, f"a whole number, {least} or more"
+        )
     for m in data["measured"]:
         _check_measured(m)
     for c in data["compared"]:
@@ -204,7 +213,8 @@ def _require(holds: bool, what: str, got: object, expected: str) -> None:
 
 
 def _positive(what: str, value: object) -> None:
-    _require(_finite(value) and value > 0, what, value, "a finite number above 0")  # type: ignore[operator]
+    """Far from what a float can hold, so that sums and ratios of such numbers are finite and above 0 too."""
+    _require(_finite(value) and 1 / MOST < value < MOST, what, value, "a finite number above 0")  # type: ignore[operator]
 
 
 def _finite(value: object) -> bool:

@@ -131,6 +131,11 @@ def test_speed_without_right_outputs_cannot_be_recorded() -> None:
         (("floor", "seconds"), 0.0),
         (("floor", "bound"), "luck"),
         (("floor", "flops"), "many"),
+        (("floor", "flops"), -5),
+        (("floor", "flops"), 10**400),
+        (("floor", "bytes"), 0),
+        (("measured", 0, "high"), 1e308),  # twice as much is infinite
+        (("dims",), {"M": 10**400}),
         (("noise_floor",), -0.1),
         (("bandwidth",), None),
         (("gemm_flops",), 0),
@@ -159,6 +164,15 @@ def test_a_damaged_record_is_refused_with_the_reason(path: tuple[str | int, ...]
     with pytest.raises(ValueError, match=r"is .*: expected|malformed|is no number|measured_at") as caught:
         BenchRecord.from_json(json.dumps(data))
     assert type(caught.value) is ValueError
+
+
+def test_half_a_character_is_refused_and_a_whole_one_is_not() -> None:
+    data = json.loads(record().to_json())
+    data["environment"] = {"gpu": "\U0001f600"}
+    assert BenchRecord.from_json(json.dumps(data)).environment == {"gpu": "\U0001f600"}
+    data["environment"] = {"gpu": "\ud83d"}
+    with pytest.raises(ValueError, match="surrogates"):
+        BenchRecord.from_json(json.dumps(data))
 
 
 def test_a_number_beyond_all_floats_is_no_time() -> None:
