@@ -30,7 +30,7 @@ from coda.problem import GEMM_DTYPES, Problem, TensorSpec, compute_dtype
 from coda.program import EpilogueProgram, Operand
 
 FLOATS = ("float64", "float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
-NO_GRADIENT = "call it under torch.no_grad() and write the backward as a kernel too; coda.ops is for such pairs"
+NO_GRADIENT = "call it under torch.no_grad(), and write the backward as a kernel of its own"
 INTS = ("int64", "int32", "int16", "int8", "uint8")
 _INT_DTYPES = tuple(getattr(torch, name) for name in INTS)
 

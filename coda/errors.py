@@ -210,7 +210,7 @@ class UnknownProgram(CallError):
 
 
 class NotDifferentiable(CallError):
-    """A raw call while a gradient is wanted: use `coda.ops`."""
+    """A call while a gradient is wanted: kernels have none of their own."""
 
     code = "not-differentiable"
 

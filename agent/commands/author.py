@@ -85,7 +85,7 @@ def author(terminal: Terminal, asked: Asked, flags: Mapping[str, Any]) -> Answer
     limits = _limits(settings)
     if asked.dry_run:
         return _dry_run(card, settings, asked)
-    llm = from_settings(settings, task_id=card.id, announce=terminal.say)
+    llm = from_settings(settings, task_id=card.id, time_s=limits.time_s, announce=terminal.say)
     _check_folders(settings, asked, card, folder)
     # From here on torch is needed.
     from ..authoring import loop

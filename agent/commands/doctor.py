@@ -159,7 +159,7 @@ def devices() -> Iterator[Check]:
             "GPU",
             "note",
             f"none: torch {torch.__version__} is built for the CPU",
-            "gates numerics and bench need a CUDA build for the GPU",
+            "gate bench needs a GPU and a CUDA build; numerics then runs there too",
         )
         return
     if not torch.cuda.is_available():

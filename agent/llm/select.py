@@ -70,9 +70,15 @@ def asked_model(settings: Settings) -> str | None:
     return settings.model if named else None
 
 
-def from_settings(settings: Settings, *, task_id: str, announce: Callable[[str], None] | None = None) -> LLM:
-    """The provider that the settings ask for. `settings.llm` is `--llm`; see `select` for the rest."""
+def from_settings(
+    settings: Settings, *, task_id: str, time_s: float | None = None, announce: Callable[[str], None] | None = None
+) -> LLM:
+    """The provider that the settings ask for. `settings.llm` is `--llm`; see `select` for the rest.
+
+    A reply in a folder is waited for no longer than `time_s`, the longest run.
+    """
     chosen = settings.source_of("model") != "default"
+    waits = [seconds for seconds in (settings.reply_deadline, time_s) if seconds is not None]
     return select(
         settings.llm,
         key=settings.anthropic_api_key,
@@ -81,7 +87,7 @@ def from_settings(settings: Settings, *, task_id: str, announce: Callable[[str],
         model=settings.model if chosen else None,
         timeout_s=settings.request_timeout,
         max_retries=settings.max_retries,
-        reply_deadline_s=settings.reply_deadline,
+        reply_deadline_s=min(waits, default=None),
         announce=announce,
     )
 

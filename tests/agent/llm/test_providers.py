@@ -398,3 +398,9 @@ def test_a_missing_key_is_found_without_the_sdk() -> None:
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=30, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_a_reply_in_a_folder_is_waited_for_no_longer_than_the_run(tmp_path: Path) -> None:
+    named = settings.load({"llm": f"folder:{tmp_path / 'box'}"})
+    with pytest.raises(ReplyTimeout, match=r"after 0\.2 s"):
+        select.from_settings(named, task_id="t1", time_s=0.2).complete(request())
