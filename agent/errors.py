@@ -252,7 +252,7 @@ class CampaignDamaged(AgentError):
 
 
 class FolderUnusable(AgentError):
-    """A folder that results go to cannot be written to. Said before anything is spent."""
+    """A place that results go to cannot be written to, or holds something else. Said before anything is spent."""
 
     code = "folder-unusable"
 

@@ -21,7 +21,7 @@ same terms arrive scaled by its derivative, which is what measuring the response
 up to a cap per working dtype, so a poor baseline cannot loosen the rule: a result wrong by 1 % always fails in bf16. (Where the
 stored dtype is coarser, as fp8, its own precision sets the cap; an output of less than a block is no sample: there the cap is
 wider by the scatter of so few errors, and relative to what cancels in them, 2^24 times the response, and never below the
-trusted kernel's own error.) Positions of NaN and of each infinity must be those of the
+trusted kernel's own error. One that is 0 everywhere and moves with no input has no scale at all: `CANCELLED`.) Positions of NaN and of each infinity must be those of the
 reference rounded to the stored dtype; both bounds must hold, never "one or the other". Everything is compared in chunks of
 rows, so that checking needs little memory.
 """

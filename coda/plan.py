@@ -101,13 +101,22 @@ class Plan:
     @functools.cached_property
     def lengths(self) -> frozenset[str]:
         """Names of the inputs that must be integers: they are, or enter by whole arithmetic, a bound of a slice or a view."""
+        return self._bounding(_WHOLE)
+
+    @functools.cached_property
+    def deciding(self) -> frozenset[str]:
+        """Names of the inputs whose value decides, through whatever arithmetic, how much is sliced or viewed."""
+        return self._bounding(None)
+
+    def _bounding(self, maps: Sequence[str] | None) -> frozenset[str]:
+        """Names of the inputs that reach a bound of a slice or a view by these maps alone, or by any."""
         into: list[frozenset[str]] = []
         found: frozenset[str] = frozenset()
         for step in self.steps:
             here: frozenset[str] = frozenset()
             if step.op == "input":
                 here = frozenset({str(step.attr("name"))})
-            elif step.op == "map" and step.attr("name") in _WHOLE:
+            elif step.op == "map" and (maps is None or step.attr("name") in maps):
                 here = here.union(*(into[i] for i in step.args))
             elif step.op in ("slice", "view"):
                 found = found.union(*(into[i] for i in step.args[1:]))

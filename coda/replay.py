@@ -59,7 +59,7 @@ class PlanCalls:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self._places = tuple(name for name, _, _ in plan.inputs)
-        self._by_value = sizes_from_numbers(plan)
+        self._by_value = plan.deciding
         self._replays: collections.OrderedDict[Any, _Replay] = collections.OrderedDict()
 
     def __call__(
@@ -95,22 +95,6 @@ class PlanCalls:
         """The values of a call that decide how much is sliced or viewed."""
         given = (*zip(self._places, args, strict=False), *operands.items())
         return [x for name, x in given if name in self._by_value]
-
-
-def sizes_from_numbers(plan: Plan) -> frozenset[str]:
-    """Names of the inputs whose value decides how much is sliced or viewed."""
-    depends: list[frozenset[str]] = []
-    found: frozenset[str] = frozenset()
-    for step in plan.steps:
-        here: frozenset[str] = frozenset()
-        if step.op == "input":
-            here = frozenset({str(step.attr("name"))})
-        elif step.op == "map":
-            here = here.union(*(depends[i] for i in step.args))
-        elif step.op in ("slice", "view"):
-            found = found.union(*(depends[i] for i in step.args[1:]))
-        depends.append(here)
-    return found
 
 
 def compute_of(plan: Plan, bound: Mapping[str, Any]) -> torch.dtype:

@@ -45,7 +45,7 @@ from coda.errors import (
 from coda.plan import Plan, execute
 from coda.problem import Schedule
 from coda.program import EpilogueProgram, shape_of
-from coda.replay import PlanCalls, compute_of, sizes_from_numbers
+from coda.replay import PlanCalls, compute_of
 
 if TYPE_CHECKING:
     from coda.kernel import Kernel, PlanKernel
@@ -95,7 +95,7 @@ def _lengths(digest: str) -> tuple[str, ...]:
     """The inputs of a plan that decide how much is sliced or viewed."""
     program = _entry(digest).program
     assert isinstance(program, Plan)
-    return tuple(sorted(sizes_from_numbers(program)))
+    return tuple(sorted(program.deciding))
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -129,13 +129,18 @@ def _split(names: str) -> tuple[str, ...]:
     return tuple(names.split(",")) if names else ()
 
 
+def _operands(names: str, tensors: Sequence[Tensor], scalars: Sequence[Any]) -> dict[str, Any]:
+    """By name; an operator takes tensors and numbers apart."""
+    return dict(zip(_split(names), (*tensors, *scalars), strict=True))
+
+
 # the operators ----------------------------------------------------------------------------------------------------
 
 _SCHEMA = "str digest, Tensor[] tensors, Scalar[] scalars, {}str names, str backend, str config"
 
 
 def _run(digest: str, tensors: Sequence[Tensor], scalars: Sequence[Any], names: str, backend: str, config: str) -> Any:
-    operands = dict(zip(_split(names), (*tensors, *scalars), strict=True))
+    operands = _operands(names, tensors, scalars)
     entry = _entry(digest)
     if isinstance(entry.program, Plan):
         assert isinstance(entry.calls, PlanCalls)
@@ -176,7 +181,7 @@ def _run_out(
     backend: str,
     config: str,
 ) -> None:
-    operands = dict(zip(_split(names), (*tensors, *scalars), strict=True))
+    operands = _operands(names, tensors, scalars)
     entry = _entry(digest)
     _launched(entry, operands, backend, config, _by_name(entry.program, out))
 
@@ -205,7 +210,7 @@ def _shapes(program: EpilogueProgram, operands: Mapping[str, Any]) -> dict[str, 
 def _fake_run(
     digest: str, tensors: Sequence[Tensor], scalars: Sequence[Any], names: str, backend: str, config: str
 ) -> Any:
-    operands = dict(zip(_split(names), (*tensors, *scalars), strict=True))
+    operands = _operands(names, tensors, scalars)
     program = _entry(digest).program
     if isinstance(program, EpilogueProgram):
         return list(_shapes(program, operands).values())
@@ -223,7 +228,7 @@ def _fake_run_out(
     backend: str,
     config: str,
 ) -> None:
-    operands = dict(zip(_split(names), (*tensors, *scalars), strict=True))
+    operands = _operands(names, tensors, scalars)
     program = _entry(digest).program
     assert isinstance(program, EpilogueProgram)
     m, n, _, dtype, device = check(program, arguments(program, (), operands))

@@ -8,8 +8,11 @@ Property tests draw the same examples in every run, so that a failure can be rep
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import sys
 from pathlib import Path
+
+import pytest
 
 SHARED = ("agent/authoring", "agent/keeping", "coda/tuning")
 
@@ -20,3 +23,11 @@ if importlib.util.find_spec("hypothesis") is not None:  # not where only the GPU
 
     settings.register_profile("repeatable", derandomize=True)
     settings.load_profile("repeatable")
+
+
+@pytest.fixture
+def the_same_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judge's seeds are fresh in use; fixed here, so that a run that fails can be repeated."""
+    seeds = itertools.count(20261129)
+    for module in ("judge", "inputs"):
+        monkeypatch.setattr(f"agent.verify.{module}.run_seed", lambda: next(seeds))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, Protocol, TextIO, cast
+from typing import Any, Literal, Protocol, Self, TextIO, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
@@ -289,18 +289,17 @@ class Progress:
             self._live.print(escaped(line), soft_wrap=True)
 
 
-class Counting:
-    """Progress over many alike things: a bar on a terminal, elsewhere a plain line now and then. What went wrong is always told."""
+class _Shown:
+    """A bar on a terminal while the block lasts; elsewhere a plain line now and then."""
 
     EVERY_S = 10.0
 
-    def __init__(self, total: int, say: Callable[[str], None], live: Console | None = None, *, unit: str) -> None:
-        self._total, self._say, self._unit = total, say, unit
-        self._done, self._told_at = 0, time.monotonic()
+    def __init__(self, say: Callable[[str], None], live: Console | None, what: str, total: int | None) -> None:
+        self._say, self._told_at = say, time.monotonic()
         self._bar = _bar(live) if live is not None else None
-        self._task = self._bar.add_task(f"0 of {count(total, unit)}", total=total) if self._bar is not None else None
+        self._task = self._bar.add_task(what, total=total) if self._bar is not None else None
 
-    def __enter__(self) -> Counting:
+    def __enter__(self) -> Self:
         if self._bar is not None:
             self._bar.start()
         return self
@@ -308,6 +307,22 @@ class Counting:
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+    def _due(self) -> bool:
+        """Whether it is time for another line."""
+        now = time.monotonic()
+        if now - self._told_at < self.EVERY_S:
+            return False
+        self._told_at = now
+        return True
+
+
+class Counting(_Shown):
+    """Progress over many alike things: a bar on a terminal, elsewhere a plain line now and then. What went wrong is always told."""
+
+    def __init__(self, total: int, say: Callable[[str], None], live: Console | None = None, *, unit: str) -> None:
+        super().__init__(say, live, f"0 of {count(total, unit)}", total)
+        self._total, self._unit, self._done = total, unit, 0
 
     def advance(self, what: str, *lines: str) -> None:
         """One more is done; the lines are worth reading even now."""
@@ -319,37 +334,22 @@ class Counting:
             return
         for line in lines:
             self._say(line)
-        now = time.monotonic()
-        if now - self._told_at >= self.EVERY_S or self._done == self._total:
-            self._told_at = now
+        if self._due() or self._done == self._total:
             self._say(f"{self._done} of {count(self._total, self._unit)}")
 
 
-class Share:
+class Share(_Shown):
     """Progress as a share of what is to be done, which may grow: a bar on a terminal, elsewhere a plain line now and then."""
 
-    EVERY_S = 10.0
-
     def __init__(self, what: str, say: Callable[[str], None], live: Console | None = None) -> None:
-        self._what, self._say, self._told_at = what, say, time.monotonic()
-        self._bar = _bar(live) if live is not None else None
-        self._task = self._bar.add_task(what, total=None) if self._bar is not None else None
-
-    def __enter__(self) -> Share:
-        if self._bar is not None:
-            self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        super().__init__(say, live, what, None)
+        self._what = what
 
     def __call__(self, done: float, total: int, text: str) -> None:
         """So much is done, and what is being done now."""
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=done, total=total, description=escaped(text))
-        elif time.monotonic() - self._told_at >= self.EVERY_S:
-            self._told_at = time.monotonic()
+        elif self._due():
             self._say(f"{self._what}: {done:.0f} of {total}: {text}")
 
 

@@ -244,15 +244,12 @@ def _plain_jobs(program: Any, asked: Asked, arch: str, weights: Sequence[Any]) -
 def _planned(jobs: list[Job], asked: Asked, warnings: list[str]) -> Answer:
     """--dry-run."""
     from coda import schedules
-    from coda.backends import registry
-    from coda.tune import order
+    from coda.tune import standings
     from coda.tuning.contest import contestants
 
     rows: list[dict[str, Any]] = []
     for job in jobs:
-        can = [
-            registry.get(n) for n in asked.backends or order(job.problem) if n in registry.MODULES and _supports(n, job)
-        ]
+        can = [s.backend for s in standings(job.program, job.problem, asked.backends, here=False) if s.backend]
         key = schedules.key_of(job.program, job.problem)
         known = schedules.read(key) if key is not None else None
         count = {b.name: len(contestants(job, [b], None)) for b in can}
@@ -265,16 +262,6 @@ def _planned(jobs: list[Job], asked: Asked, warnings: list[str]) -> Answer:
         yield render.table_of(shown, ("program", "M×N×K", "dtype", "b", "candidates", "known"))
 
     return Answer({"dry_run": True, "jobs": rows}, show, warnings=tuple(warnings))
-
-
-def _supports(name: str, job: Job) -> bool:
-    from coda.backends import registry
-    from coda.errors import BackendUnavailable
-
-    try:
-        return registry.get(name).supports(job.program, job.problem).ok
-    except BackendUnavailable:
-        return False
 
 
 def _compiled(terminal: Terminal, jobs: list[Job], asked: Asked, arch: str, warnings: list[str]) -> Answer:

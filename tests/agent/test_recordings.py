@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import pathlib
 from typing import Any
@@ -14,15 +13,7 @@ import cli
 from agent.llm.replay import BUNDLED, RecordingInfo
 from agent.prompting import prompt as prompting
 
-pytestmark = pytest.mark.interp
-
-
-@pytest.fixture(autouse=True)
-def _the_same_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fresh in use; fixed here, so that a run that fails can be repeated."""
-    seeds = itertools.count(20261129)
-    for module in ("judge", "inputs"):
-        monkeypatch.setattr(f"agent.verify.{module}.run_seed", lambda: next(seeds))
+pytestmark = [pytest.mark.interp, pytest.mark.usefixtures("the_same_seeds")]
 
 
 FOLDERS = sorted(p for p in BUNDLED.iterdir() if p.is_dir())

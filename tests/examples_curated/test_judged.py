@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import pathlib
 from typing import Any
 
@@ -13,15 +12,7 @@ from agent import task as tasks
 from agent.records import GATES, Status
 from agent.verify.judge import Options, judge
 
-pytestmark = pytest.mark.interp
-
-
-@pytest.fixture(autouse=True)
-def _the_same_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fresh in use; fixed here, so that a run that fails can be repeated."""
-    seeds = itertools.count(20261129)
-    for module in ("judge", "inputs"):
-        monkeypatch.setattr(f"agent.verify.{module}.run_seed", lambda: next(seeds))
+pytestmark = [pytest.mark.interp, pytest.mark.usefixtures("the_same_seeds")]
 
 
 FOLDER = pathlib.Path(__file__).parent / "tasks"

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
 from agent.verify import selftest
 
-pytestmark = pytest.mark.interp
-
-
-@pytest.fixture(autouse=True)
-def _the_same_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fresh in use; fixed here, so that a run that fails can be repeated."""
-    seeds = itertools.count(20261129)
-    for module in ("judge", "inputs"):
-        monkeypatch.setattr(f"agent.verify.{module}.run_seed", lambda: next(seeds))
+pytestmark = [pytest.mark.interp, pytest.mark.usefixtures("the_same_seeds")]
 
 
 @pytest.mark.timeout(900)
