@@ -9,7 +9,7 @@ a col value (M, 1), a segment value (M, columns / size); torch broadcasting does
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,9 @@ from coda.primitives.map import round_to
 from coda.primitives.types import DType, Kind
 from coda.primitives.value import OPS, Node
 from coda.program import EpilogueProgram, Operand
+
+Watch = Callable[[int, torch.Tensor], None]
+"""Hears of a node's index and its value: a vector of rows as (M, 1), of columns as (1, C), a number as ()."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,9 @@ def evaluate(
     n: int,
     dtype: torch.dtype,
     stored_as: str | None,
+    watch: Watch | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Every output by name.
+    """Every output by name. `watch` hears of every node's value as it is computed.
 
     `tensors` holds `a` (M, K) and `b` (K, N) of an epilogue and every operand that the program reads, checked before.
     `dtype` is the compute dtype; `stored_as` the dtype name of `a` (or of the first tile), or None to store the values
@@ -56,6 +60,8 @@ def evaluate(
     values: dict[int, torch.Tensor] = {}
     for index, node in enumerate(program.nodes):
         values[index] = _node(e, program, node, tensors, values)
+        if watch is not None:
+            watch(index, values[index])
         for i in node.args:  # large tensors go as soon as nobody needs them
             if last_use[i] == index and i not in kept:
                 values.pop(i, None)
@@ -130,11 +136,15 @@ def _load(e: Evaluation, operand: Operand, tensors: Mapping[str, Any]) -> torch.
 
 
 def reference(
-    program: EpilogueProgram, args: Sequence[Any], operands: Mapping[str, Any], dtype: torch.dtype | None
+    program: EpilogueProgram,
+    args: Sequence[Any],
+    operands: Mapping[str, Any],
+    dtype: torch.dtype | None,
+    watch: Watch | None = None,
 ) -> dict[str, torch.Tensor]:
     """Outputs in `dtype` (fp64 if None), unrounded, in memory of their own. Arguments as in a call of the program; raises what
-    binding them by name raises, and `ShapeMismatch`."""
+    binding them by name raises, and `ShapeMismatch`. `watch` as in `evaluate`."""
     tensors = arguments(program, args, operands)
     m, n, _ = program.sizes({name: tuple(x.shape) for name, x in tensors.items() if isinstance(x, torch.Tensor)})
     program.check_sizes(n)
-    return evaluate(program, tensors, m=m, n=n, dtype=dtype or torch.float64, stored_as=None)
+    return evaluate(program, tensors, m=m, n=n, dtype=dtype or torch.float64, stored_as=None, watch=watch)

@@ -391,11 +391,18 @@ _HOST: dict[str, Callable[..., Any]] = {
 
 
 def execute(
-    plan: Plan, inputs: Mapping[str, Any], run: RunProgram, compute: Any, *, rounds: bool = True
+    plan: Plan,
+    inputs: Mapping[str, Any],
+    run: RunProgram,
+    compute: Any,
+    *,
+    rounds: bool = True,
+    watch: Callable[[int, Any], None] | None = None,
 ) -> dict[str, Any]:
     """Run the steps and return every output by name.
 
-    `compute` is the torch dtype of vector arithmetic; `rounds` whether a `cast` rounds. Raises what `run` raises, and `ShapeMismatch` for a view, slice or
+    `compute` is the torch dtype of vector arithmetic; `rounds` whether a `cast` rounds; `watch` hears of every step's number and
+    value. Raises what `run` raises, and `ShapeMismatch` for a view, slice or
     vector operation that does not fit.
     """
     values: list[Any] = []
@@ -416,6 +423,8 @@ def execute(
                 values.append(map_step(plan, attrs, args, compute, rounds))
             case _:
                 values.append(view_step(plan, step.op, args))
+        if watch is not None:
+            watch(len(values) - 1, values[-1])
     return {o.name: values[o.step] for o in plan.outputs}
 
 
