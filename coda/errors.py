@@ -16,6 +16,7 @@
     ├── FormatError                 JSON that is not a program, or not of a known version
     ├── CallError                   while tensors are bound to a program
     │   ├── UnknownOperand          a name that the program does not have
+    │   ├── UnknownResult           a name that none of a call's results has
     │   ├── MissingOperand          a name that it has and the call lacks
     │   ├── ShapeMismatch           a tensor of the wrong shape
     │   ├── DTypeUnsupported        a tensor of a dtype that the operand does not take
@@ -171,6 +172,12 @@ class UnknownOperand(CallError, TypeError):
     """A name that the program does not have."""
 
     code = "unknown-operand"
+
+
+class UnknownResult(CallError, KeyError):
+    """A name that none of a call's results has."""
+
+    code = "unknown-result"
 
 
 class MissingOperand(CallError, TypeError):

@@ -146,6 +146,21 @@ def _symbolic(t: Type) -> str:
             return "()"
 
 
+def _stored(program: EpilogueProgram, name: str, problem: Problem | None) -> str:
+    """The dtype that an output is stored in: by name, or without a problem by what decides it."""
+    if problem is not None:
+        dtypes = {tensor: spec.dtype for tensor, spec in problem.tensors}
+        return dtypes.get(f"out.{name}", program.output_dtype(name, problem.dtype))
+    output = next(o for o in program.outputs if o.name == name)
+    first = program.first_tile
+    decides = "a" if program.kind == "epilogue" or first is None else first.name
+    if output.dtype is not None:
+        return output.dtype
+    if program.nodes[output.node].type.kind is Kind.TILE:
+        return f"in the dtype of {decides}"
+    return f"float32, float64 where {decides} is"
+
+
 def explain(program: EpilogueProgram, problem: Problem | None = None) -> str:
     """The program as text for a person; with a problem, its cost too."""
     lines = [
@@ -167,12 +182,13 @@ def explain(program: EpilogueProgram, problem: Problem | None = None) -> str:
     for out in program.outputs:
         t = program.nodes[out.node].type
         phase = ", finished by a reduction over all tiles" if t.finished else ""
-        lines.append(f"  {out.name} {_symbolic(t)} {out.dtype or 'default dtype'}{phase}")
+        lines.append(f"  {out.name} {_symbolic(t)} {_stored(program, out.name, problem)}{phase}")
     lines.append("primitives by class")
     classes: dict[int, Counter[str]] = {}
     for node in program.nodes:
         if node.op != "const":
-            classes.setdefault(OPS[node.op].primitive_class, Counter())[node.op] += 1
+            loads_tile = node.op == "operand" and node.type.kind is Kind.TILE
+            classes.setdefault(3 if loads_tile else OPS[node.op].primitive_class, Counter())[node.op] += 1
     for number in sorted(classes):
         lines.append(
             f"  {number}: " + ", ".join(f"{name}×{c}" if c > 1 else name for name, c in sorted(classes[number].items()))

@@ -30,6 +30,8 @@ from coda.errors import (
     ShapeMismatch,
     UnknownBackend,
     UnknownOperand,
+    UnknownResult,
+    near,
 )
 from coda.plan import Plan
 from coda.plan_tracing import PlanValue, operand_dtypes, record_call, trace_plan
@@ -358,9 +360,28 @@ def check_options(name: str, backend: object, out: object) -> None:
 
 @functools.cache
 def result_type(name: str, outputs: tuple[str, ...]) -> Any:
-    """The named tuple of a kernel's results."""
-    title = "".join(part.capitalize() for part in name.split("_")) + "Result"
-    return collections.namedtuple(title if title.isidentifier() and not keyword.iskeyword(title) else "Result", outputs)
+    """The named tuple of a kernel's results: `result.dz`, `result["dz"]`, or in order."""
+    made = _named_tuple("".join(part.capitalize() for part in name.split("_")) + "Result", outputs)
+    # on the class itself: torch.compile and pytrees take for a named tuple what has `tuple` as its only base
+    made.__getitem__ = _by_name
+    return made
+
+
+def _named_tuple(title: str, names: tuple[str, ...]) -> Any:
+    return collections.namedtuple(title if title.isidentifier() and not keyword.iskeyword(title) else "Result", names)
+
+
+def _by_name(self: Any, key: Any) -> Any:
+    """One result by its name, or as in any tuple by its place. Raises `UnknownResult`.
+
+    Written for torch.compile too, which cannot look into `tuple.__getitem__`.
+    """
+    if not isinstance(key, str):
+        return tuple(self)[key]
+    if key not in self._fields:
+        names = ", ".join(self._fields)
+        raise UnknownResult(f"{type(self).__name__}: no result {key!r}", expected=names, hint=near(key, self._fields))
+    return getattr(self, key)
 
 
 # decorators ---------------------------------------------------------------------------------------------------------

@@ -14,7 +14,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NoReturn
 
-from coda.errors import AuthoringError, BadOutputs, BadSignature, PlanError, TracedControlFlow, UnknownOperand
+from coda.errors import (
+    AuthoringError,
+    BadOutputs,
+    BadSignature,
+    PlanError,
+    TracedControlFlow,
+    UnknownOperand,
+    UnknownResult,
+)
 from coda.plan import MAX_STEPS, PLAN_MAPS, Plan, PlanOutput, Step, check_input_name
 from coda.primitives.types import Attr, DType, Kind
 from coda.primitives.value import apply, author_line, encode, integer_power
@@ -212,6 +220,13 @@ class Results:
         if name not in values:
             raise UnknownOperand(f"no result {name!r}", expected=", ".join(values), where=author_line())
         return values[name]
+
+    def __getitem__(self, key: Any) -> Any:
+        if not isinstance(key, str):
+            return tuple(self.values.values())[key]
+        if key not in self.values:
+            raise UnknownResult(f"no result {key!r}", expected=", ".join(self.values), where=author_line())
+        return self.values[key]
 
     def __iter__(self) -> Iterator[PlanValue]:
         return iter(self.values.values())

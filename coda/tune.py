@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from coda import env, schedules
 from coda.backends import registry
 from coda.backends.registry import Backend, Support
-from coda.errors import BackendError, BackendUnavailable, BadSchedule, SettingError, UnknownBackend, Unsupported
+from coda.errors import BackendError, BackendUnavailable, BadSchedule, SettingError, UnknownBackend, Unsupported, near
 from coda.problem import Problem, Schedule
 from coda.program import EpilogueProgram
 from coda.schedules import Entry
@@ -47,24 +47,36 @@ def choose(
 ) -> tuple[Backend, Schedule]:
     """Backend and schedule of a call whose tensors are on this GPU, the current one where none is named.
 
-    Raises `UnknownBackend`, `BackendUnavailable` or `Unsupported` for a backend that was named, and `BadSchedule` for a
-    `config` of another backend.
+    A `config` names its backend, also beside `backend="auto"`. Raises `UnknownBackend`, `BackendUnavailable` or `Unsupported`
+    for a backend that was named, and `BadSchedule` for a `config` of another backend.
     """
     _log_to_stderr()
-    name = backend or (config.backend if config else None) or _preferred()
     if config is not None:
-        chosen = _auto(program, problem, None) if name == "auto" else _named(name, program, problem)
-        if config.backend != chosen.name:
-            raise BadSchedule(
-                f"{program.name}: the config is for another backend", got=config.backend, expected=chosen.name
-            )
-        log.debug("%s: the call's own schedule: %s", program.name, config)
-        return chosen, config
+        return _configured(program, problem, backend, config), config
+    name = backend or _preferred()
     known = None if name == "reference" else _measured(program, problem, device)
     chosen = _auto(program, problem, known) if name == "auto" else _named(name, program, problem)
     if chosen.name == "reference":  # which has none
         return chosen, chosen.default_schedule(program, problem)
     return chosen, _schedule(chosen, program, problem, known)
+
+
+def _configured(program: EpilogueProgram, problem: Problem, backend: str | None, config: Schedule) -> Backend:
+    """The backend of a call's own schedule."""
+    named = config.backend if backend in (None, "auto") else backend
+    if named == "auto":
+        known = ", ".join(registry.MODULES)
+        raise BadSchedule(f"{program.name}: config= names no backend", got="'auto'", expected=known)
+    chosen = _named(named, program, problem, hint="leave out config=, and backend='auto' takes one that can")
+    if config.backend != named:
+        raise BadSchedule(
+            f"{program.name}: the config is for another backend",
+            got=config.backend,
+            expected=named,
+            hint="leave out backend=: the config names its own",
+        )
+    log.debug("%s: the call's own schedule: %s", program.name, config)
+    return chosen
 
 
 def _measured(program: EpilogueProgram, problem: Problem, device: int | None) -> Entry | None:
@@ -109,14 +121,20 @@ def _log_to_stderr() -> None:
         log.setLevel(logging.DEBUG)
 
 
-def _named(name: str, program: EpilogueProgram, problem: Problem) -> Backend:
-    backend = registry.get(name)
+def _named(
+    name: str, program: EpilogueProgram, problem: Problem, hint: str = "backend='auto' takes one that can"
+) -> Backend:
+    try:
+        backend = registry.get(name)
+    except UnknownBackend as unknown:
+        known = ("auto", *registry.MODULES)
+        raise UnknownBackend(unknown.what, expected=", ".join(known), hint=near(name, known)) from None
     for support, error in (
         (backend.available(), BackendUnavailable),
         (backend.supports(program, problem), Unsupported),
     ):
         if not support.ok:
-            raise error(f"{program.name}: backend {name!r}: {support.reason}", hint="backend='auto' takes one that can")
+            raise error(f"{program.name}: backend {name!r}: {support.reason}", hint=hint)
     log.debug("%s: %s, because it was named", program.name, name)
     return backend
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import logging
 
 import pytest
@@ -44,6 +45,32 @@ def test_results_by_name_and_in_order():
     assert y is result.y
     assert s is result.s
     assert torch.allclose(y, (args[0] @ args[1] + named["c"]) * named["r"] + named["v"][:, None])
+
+
+def test_a_result_is_found_by_its_name_as_text():
+    args, named = inputs()
+    result = add(*args, **named)
+    assert result["y"] is result.y
+    assert result[0] is result.y
+    assert result[-1] is result.s
+    assert result[:1] == (result.y,)
+    with pytest.raises(
+        errors.UnknownResult, match=r"no result 'yy': expected y, s\n  hint: did you mean 'y'"
+    ) as caught:
+        result["yy"]
+    assert isinstance(caught.value, KeyError)
+    for name in ("_fields", "count"):  # attributes of a tuple are no results
+        with pytest.raises(errors.UnknownResult):
+            result[name]
+    with pytest.raises(IndexError):
+        result[2]
+
+
+def test_making_a_result_costs_what_a_named_tuple_costs():
+    """The warm path makes one per call."""
+    assert add.result.__bases__ == (tuple,)
+    plain = collections.namedtuple("AddResult", ("y", "s"))
+    assert set(vars(add.result)) - set(vars(plain)) == {"__getitem__"}
 
 
 def test_inputs_are_never_written():
@@ -203,7 +230,7 @@ def test_a_size_that_does_not_pair():
 
 def test_an_explicit_backend_never_falls_back(monkeypatch):
     args, named = inputs()
-    with pytest.raises(errors.UnknownBackend, match="reference"):
+    with pytest.raises(errors.UnknownBackend, match=r"expected auto, reference, triton, cutedsl\n.*'reference'"):
         add(*args, **named, backend="referense")
     monkeypatch.setenv("CODA_BACKEND", "cuda")
     with pytest.raises(errors.SettingError, match="CODA_BACKEND"):
@@ -237,6 +264,14 @@ def test_a_config_belongs_to_its_backend():
     args, named = inputs()
     with pytest.raises(errors.BadSchedule, match="another backend"):
         add(*args, **named, backend="reference", config=Schedule(backend="triton"))
+    for backend in (None, "auto"):  # both leave it to the config
+        config = Schedule(backend="reference")
+        assert torch.equal(add(*args, **named, backend=backend, config=config).y, add(*args, **named).y)
+        with pytest.raises(errors.BackendUnavailable, match="leave out config=") as caught:
+            add(*args, **named, backend=backend, config=Schedule(backend="triton"))
+        assert "backend 'triton'" in caught.value.what
+    with pytest.raises(errors.BadSchedule, match="names no backend: got 'auto', expected reference"):
+        add(*args, **named, config=Schedule(backend="auto"))
     for config in ("fast", {"tile_m": 64}):
         with pytest.raises(errors.BadSchedule, match="no schedule"):
             add(*args, **named, config=config)

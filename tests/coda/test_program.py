@@ -280,6 +280,32 @@ def test_explain_shows_formula_shapes_classes_and_cost():
         assert piece in text, piece
 
 
+def test_explain_says_the_dtype_that_each_output_is_stored_in():
+    @coda.epilogue
+    def f(acc):
+        return {"y": acc, "s": row_sum(acc), "q": store(acc, dtype="float8_e4m3fn")}
+
+    @coda.pointwise
+    def g(x: Tile):
+        return {"y": x * 2, "s": row_sum(x)}
+
+    said = {line.split()[0]: line for line in f.program.explain().splitlines() if line.startswith("  ")}
+    assert said["y"].endswith("y (M, N) in the dtype of a")
+    assert "s (M,) float32, float64 where a is" in said["s"]
+    assert said["q"].endswith("q (M, N) float8_e4m3fn")
+    assert "in the dtype of x" in g.program.explain()
+    concrete = f.program.explain(Problem.example(f.program, dtype="float16"))
+    assert "y (M, N) float16\n" in concrete
+    assert "s (M,) float32, finished" in concrete
+    assert "s (M,) float64, finished" in f.program.explain(Problem.example(f.program, dtype="float64"))
+
+
+def test_a_tile_that_is_loaded_counts_as_one():
+    text = residual_rms.program.explain()
+    assert "3: acc, operand\n" in text + "\n"
+    assert "2: operand×2\n" in text, "gamma and eps"
+
+
 def test_explaining_a_plan_shows_its_steps():
     text = residual_rms_linear.program.explain()
     assert "2 GEMMs" in text
@@ -333,6 +359,15 @@ def test_a_plan_computes_only_what_it_uses():
     assert only_rstd.gemms == 1
 
 
+def test_the_results_of_a_call_in_a_plan_are_those_of_a_call_on_tensors():
+    @coda.plan
+    def spelled(y, w, residual, gamma):
+        r = residual_rms(y, w, residual=residual, gamma=gamma)
+        return {"h": r.h, "again": r["h"] if r["h"] is r[0] else r["q"]}
+
+    assert [o.step for o in spelled.program.outputs] == [spelled.program.outputs[0].step] * 2
+
+
 def test_plans_have_views_sizes_and_vector_arithmetic():
     @coda.plan
     def f(x, w, s):
@@ -367,6 +402,7 @@ def test_plans_have_views_sizes_and_vector_arithmetic():
         ("return {'y': coda.primitives.row_sum(x)}", errors.PlanError),
         ("r = scaled(x, x, rstd=coda.matmul(x, x))\n    return {'y': r.z}", errors.PlanError),
         ("return {'y': scaled(x, x, rstd=s).w}", errors.UnknownOperand),
+        ("return {'y': scaled(x, x, rstd=s)['w']}", errors.UnknownResult),
         ("return {'y': scaled(x, x).z}", errors.MissingOperand),
     ],
 )

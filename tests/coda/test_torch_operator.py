@@ -112,6 +112,19 @@ def test_a_call_is_one_operator_of_a_whole_graph(graphs: Graphs, name: str) -> N
     assert graphs.operators == [["coda.run"]]
 
 
+def test_results_are_found_by_their_names_inside_a_graph(graphs: Graphs) -> None:
+    a, b, z, gamma, _ = inputs()
+
+    def use(a: Any, b: Any) -> Any:
+        result = gated(a, b, z=z, gamma=gamma)
+        return result["s"] * 2, result[0], result.h, result
+
+    compiled = torch.compile(use, fullgraph=True, backend=graphs)
+    got, expected = compiled(a, b), use(a, b)
+    same(got[:3], expected[:3])
+    assert type(got[3]) is type(expected[3])
+
+
 @pytest.mark.skipif(not shutil.which("g++"), reason="no C++ compiler for inductor")
 def test_inductor() -> None:
     torch._dynamo.reset()
