@@ -39,7 +39,7 @@ from coda.errors import BadSchedule, Unsupported
 from coda.problem import ITEM_BYTES, Problem, Schedule
 from coda.program import EpilogueProgram
 
-TABLE = 1
+TABLE = 2
 """Version of `candidates`: schedules that were measured among others are measured again."""
 
 ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120")
@@ -94,10 +94,7 @@ def check(program: EpilogueProgram, problem: Problem, schedule: Schedule, arch: 
     if schedule.backend != "triton":
         raise BadSchedule("a schedule of another backend", got=schedule.backend, expected="triton")
     for field in dataclasses.fields(Schedule):
-        if (
-            field.name in ("split_k", "cluster_m", "cluster_n", "pingpong")
-            and getattr(schedule, field.name) != field.default
-        ):
+        if field.name in ("cluster_m", "cluster_n", "pingpong") and getattr(schedule, field.name) != field.default:
             raise BadSchedule(
                 f"triton: Schedule.{field.name}", got=getattr(schedule, field.name), expected=field.default
             )
@@ -111,7 +108,10 @@ def check(program: EpilogueProgram, problem: Problem, schedule: Schedule, arch: 
     for name in ("tile_m", "tile_n", "tile_k") if gemm else ():
         if getattr(schedule, name) < smallest:
             raise BadSchedule(f"triton: Schedule.{name}", got=getattr(schedule, name), expected=f"{smallest} or more")
-    _check_split(anatomy, schedule, gemm)
+    if schedule.split_k > 1:
+        _check_slices(anatomy, problem, schedule, gemm)
+    else:
+        _check_split(anatomy, schedule, gemm)
     _check_size(anatomy, problem, schedule, arch, gemm)
 
 
@@ -130,6 +130,52 @@ def _check_split(anatomy: Tiling, schedule: Schedule, gemm: bool) -> None:
         )
     if schedule.split > 1 and anatomy.step(part) != part:
         raise BadSchedule("triton: segments that do not fill a part", got=f"split={schedule.split}", expected="split=1")
+
+
+def _check_slices(anatomy: Tiling, problem: Problem, schedule: Schedule, gemm: bool) -> None:
+    """What holds of a product whose K is cut, and of the epilogue that is a kernel of its own then."""
+    what, got = "triton: Schedule.split_k", schedule.split_k
+    if not gemm:
+        raise BadSchedule(what, got=got, expected="1: a pointwise program has no product")
+    blocks = -(-problem.k // schedule.tile_k)
+    if got > blocks:
+        raise BadSchedule(
+            f"{what}: a slice of K would be empty",
+            got=f"{got} slices of {blocks} blocks (K = {problem.k}, tile_k = {schedule.tile_k})",
+            expected=f"at most {max(1, blocks)}",
+            hint="fewer slices, or a smaller tile_k",
+        )
+    for name, needed in (("persistent", False), ("split", 1)):
+        if getattr(schedule, name) != needed:
+            raise BadSchedule(
+                f"triton: Schedule.{name} beside split_k={got}",
+                got=getattr(schedule, name),
+                expected=f"{needed}: one program per tile and slice, and an epilogue that has tiles of its own",
+            )
+    if slabs(problem, schedule) > MOST_SLABS:
+        raise BadSchedule(
+            f"{what}: the slices' partial products are too large",
+            got=f"{slabs(problem, schedule) * 4} bytes",
+            expected=f"at most {MOST_SLABS * 4}",
+            hint="a product with so many tiles needs no slices",
+        )
+    _, columns, _ = epilogue_tile(anatomy, problem)
+    if anatomy.unit > columns:
+        raise BadSchedule(
+            f"{what}: a segment is longer than any tile",
+            got=f"{anatomy.unit} columns of acc",
+            expected=f"at most {columns}",
+        )
+
+
+MOST_SLABS = 1 << 28
+"""Numbers in all slabs together: 1 GiB. What wants slices has few tiles: 132 of the largest one are 16 MiB."""
+
+
+def slabs(problem: Problem, schedule: Schedule) -> int:
+    """Numbers of fp32 in the slabs: (M, whole tiles of columns) per slice of K; none where K is not cut."""
+    lead = -(-problem.n // schedule.tile_n) * schedule.tile_n
+    return schedule.split_k * problem.m * lead if schedule.split_k > 1 else 0
 
 
 def _check_size(anatomy: Tiling, problem: Problem, schedule: Schedule, arch: str | None, gemm: bool) -> None:
@@ -290,6 +336,26 @@ def _fit(anatomy: Tiling, schedule: Schedule) -> Schedule:
     )
 
 
+def epilogue_tile(anatomy: Tiling, problem: Problem) -> tuple[int, int, int]:
+    """Rows, columns (of width 1) and warps of the epilogue behind a product whose K is cut.
+
+    It moves slabs out of L2, so that what counts is how many loads are under way: about four programs per multiprocessor, of
+    1024 to 4096 numbers. One warp has 256 columns, and folds a row without the others; where columns are folded the tile is
+    taller, so that the finisher finds fewer partials.
+    """
+    wanted = problem.m * problem.n // (4 * limits(problem.arch).sms)
+    numbers = min(4096, max(1024, 1 << max(0, wanted.bit_length() - 1)))
+    tile_n = 128 if any(s.axis == "col" for s in anatomy.statistics) else 256
+    while tile_n > 16 and tile_n // 2 >= problem.n:
+        tile_n //= 2
+    while tile_n < anatomy.unit and tile_n < WIDEST_POINTWISE:
+        tile_n *= 2
+    tile_m = max(1, numbers // tile_n)
+    if problem.arch is None:  # interpreted, program by program
+        tile_m = max(tile_m, 32)
+    return min(tile_m, 1 << max(0, problem.m - 1).bit_length()), tile_n, 4
+
+
 def _pointwise(anatomy: Tiling, problem: Problem) -> Schedule:
     """About 4096 elements per tile: long rows, or tall tiles where columns are reduced."""
     cols = any(s.axis == "col" for s in anatomy.statistics)
@@ -313,6 +379,28 @@ def _pointwise(anatomy: Tiling, problem: Problem) -> Schedule:
     )
 
 
+SHORTEST_SLICE = 256
+"""Of K: below it filling the pipeline takes as long as the slice."""
+
+
+def _sliced(problem: Problem, have: Limits) -> list[Schedule]:
+    """Schedules that cut K: of tiles that are not mostly empty, and so few that all slices of all of them run at a time. The
+    most slices for which that holds and a slice is not too short, and half as many."""
+    found = []
+    for row in _rows(problem):
+        tiles = _tiles(row, problem)
+        if not tiles or row[0] >= 2 * problem.m or row[1] >= 2 * problem.n:
+            continue
+        most = min(have.sms // tiles, problem.k // SHORTEST_SLICE)
+        stages = _stages(row, problem, False)
+        found += [
+            Schedule("triton", *row[:4], stages, persistent=False, split_k=slices)
+            for slices in dict.fromkeys((most, most // 2))
+            if slices > 1
+        ]
+    return found
+
+
 def candidates(program: EpilogueProgram, problem: Problem) -> list[Schedule]:
     """Schedules worth measuring, the default first."""
     anatomy = Tiling(program)
@@ -332,6 +420,7 @@ def candidates(program: EpilogueProgram, problem: Problem) -> list[Schedule]:
                 stages = _stages(row, problem, persistent)
                 base = Schedule("triton", *row[:4], stages, persistent=persistent)
                 found += [dataclasses.replace(base, split=split) for split in (1, 2, 4, 8) if row[1] // split >= 32]
+        found += _sliced(problem, have)
     valid = []
     for schedule in dict.fromkeys(found):
         try:

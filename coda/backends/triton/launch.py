@@ -44,6 +44,8 @@ class Runner:
     generated: Generated
     module: ModuleType
     sizes: dict[str, int] = field(init=False)
+    _product: Dispatch | None = field(init=False)
+    """Before the kernel of the tiles, where K is cut into slices."""
     _kernel: Dispatch | None = field(init=False)
     _finisher: Dispatch | None = field(init=False)
     _first: str = field(init=False)
@@ -53,18 +55,27 @@ class Runner:
     def __post_init__(self) -> None:
         p, s, form = self.problem, self.schedule, self.generated.form
         anatomy = Anatomy(self.program)
-        tiles_m = -(-p.m // s.tile_m) if p.n else 0
+        tiles_m = -(-p.m // form.tile_m) if p.n else 0
         tiles_n = -(-p.n // (form.step * s.split)) if p.m else 0
-        self.sizes = {"m": p.m, "n": p.n, "k": p.k, "tiles_m": tiles_m, "tiles_n": tiles_n}
+        partials = anatomy.workspace(p.m, p.n, tiles_n, tiles_m) if anatomy.statistics else 0
+        at = -(-partials // 32) * 32  # aligned, so that slabs move in the widest pieces
+        self.sizes = {"m": p.m, "n": p.n, "k": p.k, "tiles_m": tiles_m, "tiles_n": tiles_n, "slabs_at": at}
         self.tiles = tiles_m * tiles_n if self.generated.kernel is not None else 0
         self.vector_blocks = sections(anatomy, p.m, p.n)
-        self.workspace = max(1, anatomy.workspace(p.m, p.n, tiles_n, tiles_m)) if anatomy.statistics else 0
+        sliced = self.generated.product is not None
+        self.slices = s.split_k * -(-p.m // s.tile_m) * -(-p.n // s.tile_n) if sliced and self.tiles else 0
+        self.workspace = at + configs.slabs(p, s) if self.slices else max(1, partials) if anatomy.statistics else 0
         self._first = "a" if self.program.kind == "epilogue" else self.program.first_tile.name  # type: ignore[union-attr]
         self.outputs = tuple(f"out.{o.name}" for o in anatomy.tile_outputs)
         self.inputs = tuple(o.name for o in self.program.operands if o.kind == "tile")
         self._aliased = aliasing(self.outputs, self.inputs)
         self.options = {"num_warps": s.warps, "num_stages": s.stages, "enable_fp_fusion": self.program.fast_math}
+        self.product_options = dict(self.options)
+        if sliced:
+            self.options |= {"num_warps": self.generated.warps, "num_stages": 1}
+            self.options |= {"launch_pdl": True} if self.generated.chained else {}
         self.finish_options = options(self.program, self.generated.overlapped)
+        self._product = self._dispatch("product_kernel", self.generated.product, self.product_options)
         self._kernel = self._dispatch("tile_kernel", self.generated.kernel, self.options)
         self._finisher = self._dispatch("finish_kernel", self.generated.finisher, self.finish_options)
 
@@ -111,6 +122,8 @@ class Runner:
         if self.workspace:
             workspace = torch.empty_strided((self.workspace,), (1,), dtype=torch.float32, device=device)
         index = device.index or 0
+        if self.slices and self._product is not None:
+            self._product(self.slices, index, tensors, workspace, {})
         if self.tiles and self._kernel is not None:
             self._kernel(self._programs(device), index, tensors, workspace, {"ALIASED": self._aliased(tensors)})
         if self.vector_blocks and self._finisher is not None:
@@ -120,6 +133,8 @@ class Runner:
         import torch
 
         workspace = torch.empty(max(1, self.workspace), dtype=torch.float32, device=device)
+        if self.slices and self._product is not None:
+            self._product.build(self.slices, tensors, workspace, {})
         if self.tiles and self._kernel is not None:
             self._kernel.build(self._programs(device), tensors, workspace, {"ALIASED": self._aliased(tensors)})
         if self.vector_blocks and self._finisher is not None:
@@ -165,22 +180,33 @@ class Built:
 
 
 def cross(runner: Runner, arch: str) -> Built:
-    """Compile both kernels for an architecture; what is reported is the tile kernel's (the finisher's where there is none)."""
+    """Compile all kernels for an architecture; what is reported is the tile kernel's (the finisher's where there is none).
+    Where K is cut, the product's machine code, and of registers, spills and shared memory the larger ones of both."""
     generated = runner.generated
-    built = None
-    if generated.finisher is not None:
-        built = _compile(
-            runner,
-            runner.module.finish_kernel,
-            generated.finisher,
-            arch,
-            runner.finish_options,
-            {},
-        )
-    if generated.kernel is not None:
-        built = _compile(runner, runner.module.tile_kernel, generated.kernel, arch, runner.options, {"ALIASED": False})
-    assert built is not None
-    return built
+    kernels: tuple[tuple[str, tuple[Argument, ...] | None, dict[str, Any], dict[str, Any]], ...] = (
+        ("finish_kernel", generated.finisher, runner.finish_options, {}),
+        ("tile_kernel", generated.kernel, runner.options, {"ALIASED": False}),
+        ("product_kernel", generated.product, runner.product_options, {}),
+    )
+    built: dict[str, Built] = {}
+    for name, taken, how, constants in kernels:
+        if taken is not None:
+            built[name] = _compile(runner, getattr(runner.module, name), taken, arch, how, constants)
+    if "product_kernel" in built:
+        return _both(built["product_kernel"], built["tile_kernel"])
+    return built.get("tile_kernel") or built["finish_kernel"]
+
+
+def _both(product: Built, epilogue: Built) -> Built:
+    def most(x: int | None, y: int | None) -> int | None:
+        return None if x is None or y is None else max(x, y)
+
+    return Built(
+        product.cubin,
+        most(product.registers, epilogue.registers),
+        most(product.spills, epilogue.spills),
+        max(product.shared_memory, epilogue.shared_memory),
+    )
 
 
 def _compile(

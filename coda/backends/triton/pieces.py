@@ -1,6 +1,7 @@
 """Parts of tiles that generated kernels call: splitting, pairs, segments, and what a tile contributes to statistics.
 
-    tile_at                       where in the matrix a tile lies
+    tile_at slice_of              where in the matrix a tile lies; which blocks of K a slice has
+    to_slab summed                a slice's share of a product into the workspace; the shares of all slices into one
     halves spread                 left and right columns; a segment over its columns
     unpaired paired               even and odd columns by reshaping: numbers move between threads
     unpacked packed pairs_at      the same through integers that hold two columns: nothing moves
@@ -48,6 +49,37 @@ def tile_at(tile, tiles_m, tiles_n, GROUP: tl.constexpr):
     height = tl.minimum(tiles_m - group * GROUP, GROUP)
     rest = tile % (GROUP * tiles_n)
     return group * GROUP + rest % height, rest // height
+
+
+@triton.jit
+def slice_of(slice, blocks, SLICES: tl.constexpr):
+    """The first block of K of a slice, and the one behind its last; the first slices have one more where it must be."""
+    each, more = blocks // SLICES, blocks % SLICES
+    first = slice * each + tl.minimum(slice, more)
+    return first, first + each + tl.where(slice < more, 1, 0)
+
+
+@triton.jit
+def to_slab(slabs, acc, slice, row0, col0, M, lead):
+    """The accumulator of one tile over one slice: whole rows of the tile, since a slab's rows are as long as those of tiles."""
+    rows = row0 + tl.arange(0, acc.shape[0])
+    columns = col0 + tl.arange(0, acc.shape[1])
+    row = slice.to(tl.int64) * M + rows
+    tl.store(slabs + row[:, None] * lead + columns[None, :], acc, mask=(rows < M)[:, None])
+
+
+@triton.jit
+def summed(slabs, row0, col0, M, lead, ROWS: tl.constexpr, COLUMNS: tl.constexpr, SLICES: tl.constexpr):
+    """The sum of a tile over all slices, in their order; from L2, where another kernel has just written them."""
+    rows = row0 + tl.arange(0, ROWS)
+    columns = col0 + tl.arange(0, COLUMNS)
+    inside = (rows < M)[:, None] & (columns < lead)[None, :]
+    place = slabs + rows.to(tl.int64)[:, None] * lead + columns[None, :]
+    acc = tl.load(place, mask=inside, other=0.0, cache_modifier=".cg")
+    for _ in tl.static_range(1, SLICES):
+        place += tl.cast(M, tl.int64) * lead
+        acc += tl.load(place, mask=inside, other=0.0, cache_modifier=".cg")
+    return acc
 
 
 # two neighbouring columns as one integer: they keep the shape and the layout of a tile of half the width ------------

@@ -4,9 +4,12 @@
     generate    program, problem class and schedule -> Generated; the same input gives the same text
 
 The GEMM kernel walks over tiles in groups of GROUP_M rows of tiles (neighbours share operands in L2): persistently, as one
-flattened loop, or one tile per program. A and B come through tensor descriptors (TMA) where strides and alignment allow,
-else through pointers; both fill with zeros beyond the matrix, so that a ragged K needs no other care. Everything else is
-read and written by pointers under masks, from the accumulator's parts.
+flattened loop, or one tile per program. A and B are read as `product` says; everything else is read and written by pointers
+under masks, from the accumulator's parts.
+
+Where the schedule cuts K into slices (`split_k`), the product is a kernel of its own (see `product`), and the tile kernel is
+the epilogue alone: a tile of its own size (`configs.epilogue_tile`), small enough for all multiprocessors to have some, whose
+accumulator is the sum of the slabs. It reads its matrices before it waits for the product.
 """
 
 from __future__ import annotations
@@ -15,12 +18,12 @@ import re
 from dataclasses import dataclass
 
 from coda.backends.finishing import arguments as taking
-from coda.backends.finishing import lowering
 from coda.backends.finishing.arguments import Argument
 from coda.backends.finishing.finisher import Finisher
 from coda.backends.finishing.modules import GENERATOR
 from coda.backends.triton import configs
 from coda.backends.triton.epilogue import Epilogue, Form
+from coda.backends.triton.product import SLABS, Product, matrix
 from coda.backends.triton.tiling import Tiling
 from coda.primitives.types import Kind
 from coda.problem import Problem, Schedule
@@ -39,6 +42,12 @@ class Generated:
     overlapped: bool
     """Whether the finisher may be launched while the tiles run (it then waits for them on the device): one program per
     tile, where a launch is a large part of the time."""
+    product: tuple[Argument, ...] | None = None
+    """Where K is cut into slices: of the kernel that fills the slabs. The other one is the epilogue then."""
+    chained: bool = False
+    """Whether that epilogue may be launched while the product runs."""
+    warps: int = 4
+    """Of the kernel of the tiles."""
 
 
 def generate(
@@ -47,11 +56,14 @@ def generate(
     """The module of a program on a class of problems."""
     anatomy = Tiling(program)
     native = configs.has_fp8(arch)
-    part = schedule.tile_n // schedule.split
+    tile_m, tile_n, warps = schedule.tile_m, schedule.tile_n, schedule.warps
+    if schedule.split_k > 1:
+        tile_m, tile_n, warps = configs.epilogue_tile(anatomy, problem)
+    part = tile_n // schedule.split
     step = anatomy.step(part)
-    form = Form(schedule.tile_m, part, step, problem.n % (step * schedule.split) == 0, native)
+    form = Form(tile_m, part, step, problem.n % (step * schedule.split) == 0, native)
     early = configs.has_tma(arch) and not interpreted and not schedule.persistent
-    module = _Module(program, problem, schedule, anatomy, form, configs.has_tma(arch) or interpreted, early)
+    module = _Module(program, problem, schedule, anatomy, form, configs.has_tma(arch) or interpreted, early, warps)
     return module.generated()
 
 
@@ -65,30 +77,34 @@ class _Module:
         form: Form,
         tma: bool,
         early: bool,
+        warps: int,
     ) -> None:
         self.program, self.problem, self.schedule, self.anatomy, self.form = program, problem, schedule, anatomy, form
-        self.tma = tma and schedule.tma and min(problem.m, problem.n, problem.k) > 0
+        self.product, self.warps = Product(problem, schedule, tma), warps
         self.gemm = program.kind == "epilogue"
         self.has_kernel = bool(anatomy.tile_outputs or anatomy.statistics)
+        self.sliced = schedule.split_k > 1 and self.has_kernel
+        self.early, self.chained = early, early and self.sliced
         self.overlapped = early and bool(anatomy.vector_outputs and anatomy.statistics)
 
     # the module ---------------------------------------------------------------------------------------------------
     def generated(self) -> Generated:
         """All of it."""
         lines = [*self._head()]
-        kernel = finisher = None
+        s = self.schedule
+        kernel = finisher = product = None
+        if self.sliced:
+            more, product = self.product.kernel(self.early)
+            lines += _sized(more, s, s.tile_m, s.tile_n)
         if self.has_kernel:
             more, kernel = self._tile_kernel()
-            lines += more
+            lines += _sized(more, s, self.form.tile_m, s.tile_n, self.form.step * s.split)
         if self.anatomy.vector_outputs:
             slot = self.form.step * self.schedule.split
             more, finisher = Finisher(self.anatomy, self.problem, self.form.native_fp8, slot).kernel(self.overlapped)
             lines += more
-        s, text = self.schedule, "\n".join(lines).rstrip() + "\n"
-        sizes = {"TILE_M": s.tile_m, "TILE_N": s.tile_n, "TILE_K": s.tile_k, "GROUP_M": s.group_m}
-        for name, value in {**sizes, "STEP_N": self.form.step * s.split}.items():
-            text = re.sub(rf"\b{name}\b", str(value), text)
-        return Generated(text, kernel, finisher, self.form, self.overlapped)
+        text = "\n".join(lines).rstrip() + "\n"
+        return Generated(text, kernel, finisher, self.form, self.overlapped, product, self.chained, self.warps)
 
     def _head(self) -> list[str]:
         s = self.schedule
@@ -104,14 +120,18 @@ class _Module:
             "",
             "import triton",
             "import triton.language as tl",
-            *(["from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait"] if self.overlapped else []),
+            *(
+                ["from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait"]
+                if self.overlapped or self.chained
+                else []
+            ),
             "",
             "from coda.backends.finishing import maths",
             "from coda.backends.finishing.partials import combine, combine_logsumexp, merge_logsumexp",
             "from coda.backends.finishing.partials import moments_mean, moments_variance",
             "from coda.backends.triton.pieces import fold_part, halves, logsumexp_part, merge, merge_moments, moments_part",
-            "from coda.backends.triton.pieces import packed, paired, pairs_at, segment, select_part, spread, tile_at",
-            "from coda.backends.triton.pieces import unpacked, unpaired, wide_segment",
+            "from coda.backends.triton.pieces import packed, paired, pairs_at, segment, select_part, slice_of, spread",
+            "from coda.backends.triton.pieces import summed, tile_at, to_slab, unpacked, unpaired, wide_segment",
             "",
             "",
             "",
@@ -125,7 +145,7 @@ class _Module:
         self.epilogue, self.inputs, self.shares = epilogue, inputs, shares
         arguments = self._operands(epilogue.used)
         for output in self.anatomy.tile_outputs:
-            arguments += self._matrix(f"{output.name}_out", f"out.{output.name}")
+            arguments += matrix(f"{output.name}_out", f"out.{output.name}", self.problem, self.form.native_fp8)
         if self.anatomy.statistics:
             arguments += [Argument("partials", "workspace", type="*fp32")]
         sizes = [Argument("M", "size", "m"), Argument("N", "size", "n")]
@@ -164,9 +184,11 @@ class _Module:
             "",
         ]
         call = ", ".join(inner)
-        product = self._product_arguments() if self.gemm else []
-        if self.gemm:
-            sizes = [*sizes, Argument("K", "size", "k")]
+        product: list[Argument] = []
+        if self.sliced:
+            sizes = [*sizes, Argument("slabs", "workspace", type="*fp32"), SLABS]
+        elif self.gemm:
+            product, sizes = self.product.arguments(), [*sizes, Argument("K", "size", "k")]
         taken = product + arguments + sizes
         text += [
             taking.decorator(taken),
@@ -174,7 +196,7 @@ class _Module:
         ]
         if self.overlapped:
             text.append("    gdc_launch_dependents()  # the finisher may be made ready")
-        text += ["    " + line for line in (self._gemm_body(call) if self.gemm else self._pointwise_body(call))]
+        text += ["    " + line for line in self._body(call)]
         return [*text, "", ""], tuple(taken)
 
     def _operands(self, used: set[str]) -> list[Argument]:
@@ -186,69 +208,16 @@ class _Module:
             if operand.kind is Kind.SCALAR:
                 arguments.append(taking.scalar(operand))
             elif operand.kind is Kind.TILE:
-                arguments += self._matrix(f"{name}_ptr", name)
+                arguments += matrix(f"{name}_ptr", name, self.problem, self.form.native_fp8)
             else:
                 arguments += taking.vector(f"{name}_ptr", name, self.problem, self.form.native_fp8)
         return arguments
 
-    def _matrix(self, name: str, tensor: str) -> list[Argument]:
-        layout = self.problem.spec(tensor).layout
-        if layout == "any":
-            strides = [
-                Argument(f"{name}_stride_m", "stride", tensor, dim=0),
-                Argument(f"{name}_stride_n", "stride", tensor, dim=1),
-            ]
-        else:
-            strides = [Argument(f"{name}_stride", "stride", tensor, dim=0 if layout == "row" else 1)]
-        return [taking.pointer(name, tensor, self.problem, self.form.native_fp8), *strides]
-
-    # the product --------------------------------------------------------------------------------------------------
-    def _by_tma(self, tensor: str) -> bool:
-        spec = self.problem.spec(tensor)
-        return self.tma and spec.aligned and spec.layout != "any"
-
-    def _product_arguments(self) -> list[Argument]:
-        if self.problem.k == 0:
-            return []
-        arguments: list[Argument] = []
-        s = self.schedule
-        for name, shape in (("a", (s.tile_m, s.tile_k)), ("b", (s.tile_k, s.tile_n))):
-            spec = self.problem.spec(name)
-            if not self._by_tma(name):
-                arguments += self._matrix(name, name)
-                continue
-            swapped = spec.layout == "col"
-            block = shape[::-1] if swapped else shape
-            kind = f"tensordesc<{lowering.TRITON_NAMES[spec.dtype]}[{block[0]}, {block[1]}]>"
-            arguments.append(Argument(name, "descriptor", name, kind, block=block, swapped=swapped))
-        return arguments
-
-    def _strides(self, name: str) -> tuple[str, str]:
-        return {
-            "row": (f"{name}_stride", ""),
-            "col": ("", f"{name}_stride"),
-            "any": (f"{name}_stride_m", f"{name}_stride_n"),
-        }[self.problem.spec(name).layout]
-
-    def _load(self, name: str) -> tuple[list[str], str]:
-        """Lines before the loop over K, and the expression inside it."""
-        first = "row0" if name == "a" else "col0"
-        if self._by_tma(name):
-            swapped = self.problem.spec(name).layout == "col"
-            corner = [first, "k * TILE_K"] if (name == "a") is not swapped else ["k * TILE_K", first]
-            return [], f"{name}.load([{', '.join(corner)}])" + (".T" if swapped else "")
-        outer, inner = self._strides(name)
-        ragged_k = self.problem.k % self.schedule.tile_k != 0
-        size, tile = ("M", "TILE_M") if name == "a" else ("N", "TILE_N")
-        at, ok, k = f"{name}_at", f"{name}_ok", "(k * TILE_K + tl.arange(0, TILE_K)).to(tl.int64)"
-        setup = [f"{at} = ({first} + tl.arange(0, {tile})).to(tl.int64)", f"{ok} = {at} < {size}"]
-        if name == "a":
-            place = f"{_by('a_at[:, None]', outer)} + {_by(f'{k}[None, :]', inner)}"
-            masks = ["a_ok[:, None]"] + (["(tl.arange(0, TILE_K) < K - k * TILE_K)[None, :]"] if ragged_k else [])
-        else:
-            place = f"{_by(f'{k}[:, None]', outer)} + {_by('b_at[None, :]', inner)}"
-            masks = ["b_ok[None, :]"] + (["(tl.arange(0, TILE_K) < K - k * TILE_K)[:, None]"] if ragged_k else [])
-        return setup, f"tl.load({name} + {place}, mask={' & '.join(masks)}, other=0.0)"
+    # bodies -------------------------------------------------------------------------------------------------------
+    def _body(self, call: str) -> list[str]:
+        if self.sliced:
+            return self._sliced_body(call)
+        return self._gemm_body(call) if self.gemm else self._pointwise_body(call)
 
     def _gemm_body(self, call: str) -> list[str]:
         s = self.schedule
@@ -261,7 +230,7 @@ class _Module:
             "tile_m, tile_n = tile_at(tile, tiles_m, tiles_n, GROUP_M)",
             "row0 = tile_m * TILE_M",
             "col0 = tile_n * STEP_N",
-            *self._product(),
+            *self.product.lines(),
             *self._epilogues(s.split, call),
         ]
         if not s.persistent:
@@ -269,8 +238,9 @@ class _Module:
         lines.append("for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):")
         return lines + ["    " + line for line in tile]
 
-    def _epilogues(self, split: int, call: str) -> list[str]:
-        """The parts of a tile one after the other, each with its tiles read while the one before is computed."""
+    def _epilogues(self, split: int, call: str, between: tuple[str, ...] = ()) -> list[str]:
+        """The parts of a tile one after the other, each with its tiles read while the one before is computed; other lines
+        behind the reading of the first."""
 
         def read(part: int) -> list[str]:
             names = ", ".join(f"{name}_{part}" for name in self.inputs)
@@ -279,7 +249,7 @@ class _Module:
         def at(part: int) -> str:
             return f"col0 + {part * self.form.step}" if part else "col0"
 
-        lines = [*read(0), *self._parts("acc", split)]
+        lines = [*read(0), *between, *self._parts("acc", split)]
         for part in range(split):
             acc = [self._part_names(split)[part]] if self.gemm else []
             inputs = [f"{name}_{part}" for name in self.inputs]
@@ -290,23 +260,6 @@ class _Module:
                 f"{shares + ' = ' if shares else ''}epilogue({', '.join([*acc, *inputs, *places])}, {call}, ALIASED)"
             )
         return lines + self.epilogue.merge(split)
-
-    def _product(self) -> list[str]:
-        lines = ["acc = tl.zeros((TILE_M, TILE_N), tl.float32)"]
-        if self.problem.k == 0:
-            return lines
-        setup_a, load_a = self._load("a")
-        setup_b, load_b = self._load("b")
-        precision = ', input_precision="ieee"' if self.problem.dtype == "float32" else ""
-        return [
-            *lines,
-            *setup_a,
-            *setup_b,
-            "for k in range(tl.cdiv(K, TILE_K)):",
-            f"    x = {load_a}",
-            f"    y = {load_b}",
-            f"    acc = tl.dot(x, y, acc{precision})",
-        ]
 
     def _part_names(self, split: int) -> list[str]:
         return ["acc"] if split == 1 else [f"acc_{i}" for i in range(split)]
@@ -323,7 +276,7 @@ class _Module:
             names = cut
         return ["# parts of the accumulator: fewer registers are live at a time", *lines]
 
-    def _pointwise_body(self, call: str) -> list[str]:
+    def _pointwise_body(self, call: str, between: tuple[str, ...] = ()) -> list[str]:
         return [
             "tiles_m = tl.cdiv(M, TILE_M)",
             "tiles_n = tl.cdiv(N, STEP_N)",
@@ -332,9 +285,19 @@ class _Module:
             "tile_n = tile % tiles_n",
             "row0 = tile_m * TILE_M",
             "col0 = tile_n * STEP_N",
-            *self._epilogues(1, call),
+            *self._epilogues(1, call, between),
         ]
 
+    def _sliced_body(self, call: str) -> list[str]:
+        """As a pointwise program, with the sum of the slabs for `acc`."""
+        lead = f"tl.cdiv(N, {self.schedule.tile_n}) * {self.schedule.tile_n}"
+        wait = ("gdc_wait()  # for the end of the product",) if self.chained else ()
+        acc = f"acc = summed(slabs + slabs_at, row0, col0, M, {lead}, TILE_M, {self.form.part_n}, SLICES)"
+        return self._pointwise_body(call, (*wait, acc))
 
-def _by(text: str, stride: str) -> str:
-    return f"{text} * {stride}" if stride else text
+
+def _sized(lines: list[str], schedule: Schedule, tile_m: int, tile_n: int, step_n: int = 0) -> list[str]:
+    """With numbers in place of a kernel's sizes."""
+    sizes = {"TILE_M": tile_m, "TILE_N": tile_n, "TILE_K": schedule.tile_k, "STEP_N": step_n}
+    sizes |= {"GROUP_M": schedule.group_m, "SLICES": schedule.split_k}
+    return [re.sub(r"\b[A-Z]+(?:_[A-Z])?\b", lambda name: str(sizes.get(name[0], name[0])), line) for line in lines]
