@@ -1,6 +1,7 @@
 """Which backend runs a program on a problem, and with which schedule.
 
     choose      the backend asked for, or the best one that supports the program here; its schedule
+    is_measured whether a schedule is what was measured fastest on its backend for exactly this
     order       the fused backends as an untuned call prefers them
     standings   how each backend stands to a program on a problem: whether it can run it, and why not
     usable      those that can
@@ -82,6 +83,13 @@ def _configured(program: EpilogueProgram, problem: Problem, backend: str | None,
 def _measured(program: EpilogueProgram, problem: Problem, device: int | None) -> Entry | None:
     """On a CPU nothing is fast enough to be worth a look at a file."""
     return None if problem.arch is None else schedules.find(program, problem, device)
+
+
+def is_measured(program: EpilogueProgram, problem: Problem, schedule: Schedule, device: int | None = None) -> bool:
+    """Whether a schedule is the one that measuring found fastest on its backend, for exactly this program and problem on a GPU of
+    this machine, the current one where none is named."""
+    known = _measured(program, problem, device)
+    return known is not None and known.schedule(schedule.backend) == schedule
 
 
 def _schedule(backend: Backend, program: EpilogueProgram, problem: Problem, known: Entry | None) -> Schedule:

@@ -165,6 +165,7 @@ def contest_of(
         bandwidth=bandwidth,
         absent=found.absent,
         configs=found.configs,
+        origins=found.origins,
         environment=environment(),  # everything is warm: the clocks are those of the race
         beside=found.beside,
         prepared=found.prepared,

@@ -28,7 +28,7 @@ from coda.errors import BackendUnavailable, CodaError
 from coda.kernel import from_json
 from coda.numerics import Comparison, roughly, within
 from coda.problem import Schedule
-from coda.tune import choose
+from coda.tune import choose, is_measured
 
 from ..task import Dims, Task, lengths
 from . import inputs as draws
@@ -65,6 +65,8 @@ class Entrants:
     prepared: dict[str, Sequence[Inputs]] = field(default_factory=dict)
     peer_of: dict[str, str] = field(default_factory=dict)
     configs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
+    """Of the kernel's variants: where their schedules come from, in the words of a record."""
     notes: dict[str, str] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
@@ -136,6 +138,7 @@ def _kernels(found: Entrants, subject: Subject, payload: Mapping[str, Any], inpu
                     variant(inputs)
                     synchronize()
                 found.configs[label] = _schedules(subject, inputs, name, config)
+                found.origins[label] = _origin(subject, inputs, config, found.configs[label])
             except CodaError as error:
                 found.absent[label] = found.refused[label] = str(error)[:500]
                 if isinstance(error, BackendUnavailable):
@@ -177,6 +180,7 @@ def _default(found: Entrants, subject: Subject, kernel: Any, inputs: Inputs, gua
         found.absent[AUTO] = found.refused[AUTO] = _failed(error)
         return
     found.kernels[AUTO], found.configs[AUTO], found.default = variant, config, AUTO
+    found.origins[AUTO] = _origin(subject, inputs, None, config)
 
 
 def caller(kernel: Any, subject: Subject, backend: str, config: Schedule | None) -> Variant:
@@ -195,6 +199,18 @@ def _schedules(subject: Subject, inputs: Inputs, backend: str, config: Schedule 
     for part, problem in problems(subject, inputs, arch):
         found[part.name] = choose(part, problem, backend, own(config, backend, part))[1].to_dict()
     return found
+
+
+def _origin(subject: Subject, inputs: Inputs, config: Schedule | None, schedules: Mapping[str, Any]) -> str:
+    """Where the schedules of a variant come from, as `coda.bench.record.Measured.origin` has it."""
+    if config is not None:
+        return "author"
+    arch = "sm_{}{}".format(*torch.cuda.get_device_capability())
+    found = [
+        part.name in schedules and is_measured(part, problem, Schedule.from_dict(schedules[part.name]))
+        for part, problem in problems(subject, inputs, arch)
+    ]
+    return "tuned" if all(found) else "partly tuned" if any(found) else "shipped"
 
 
 def _empty_epilogues(found: Entrants, inputs: Inputs, a_b: tuple[str, str], guard: Guard) -> None:

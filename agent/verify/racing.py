@@ -62,6 +62,8 @@ class Race:
     bandwidth: float
     absent: Mapping[str, str]
     configs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """Of a kernel's variant: where its schedules come from."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """What the numbers depend on besides the kernel."""
     beside: Mapping[str, Variant] = field(default_factory=dict)
@@ -160,6 +162,7 @@ def _record(contest: Race, timings: Timings, how: Mapping[str, Any]) -> BenchRec
             contest.configs,
             {n: contest.peer_of.get(n, n) for n in contest.others},
             contest.notes,
+            contest.origins,
         ),
         compared=compared,
         noise_floor=timings.floor,

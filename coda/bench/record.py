@@ -50,6 +50,10 @@ class Measured:
     config: Mapping[str, Any] = field(default_factory=dict)
     peer: str = ""
     """The peer of which this is a candidate; empty for kernels, ceilings and the noise twin."""
+    origin: str = ""
+    """Of a kernel: where the schedules in its `config` come from: `tuned` (measured fastest for exactly this), `partly tuned` (of a
+    plan), `shipped` (the heuristic's choice) or `author` (submitted with it). Empty for all else, and in records from before it was
+    written down."""
     note: str = ""
     """Of a peer: what is done outside the timed region, and what PyTorch does around the package's kernel."""
 
@@ -135,6 +139,9 @@ class BenchRecord:
         fields = dataclasses.asdict(self)
         if not self.measured_at:
             del fields["measured_at"]  # a record that never had it is written as it was
+        for variant in fields["measured"]:
+            if not variant["origin"]:
+                del variant["origin"]
         return json.dumps({"format": FORMAT, **fields}, ensure_ascii=False, allow_nan=False)
 
     @classmethod
@@ -196,7 +203,7 @@ def _check(data: Mapping[str, Any]) -> None:
 
 
 def _check_measured(m: Measured) -> None:
-    for name in ("name", "author", "peer", "note"):
+    for name in ("name", "author", "peer", "origin", "note"):
         _require(isinstance(getattr(m, name), str), f"{name} of a variant", getattr(m, name), "text")
     _require(isinstance(m.config, dict), f"{m.name}: config", m.config, "an object")
     for sample in m.samples:
@@ -235,6 +242,7 @@ def measured(
     configs: Mapping[str, Mapping[str, Any]],
     peers: Mapping[str, str] | None = None,
     notes: Mapping[str, str] | None = None,
+    origins: Mapping[str, str] | None = None,
 ) -> tuple[Measured, ...]:
     """Every variant of a run, the noise twin included. Times are kept to the nanosecond: no clock sees less."""
     found = []
@@ -253,6 +261,7 @@ def measured(
                 host=round(s.host, 9),
                 config=dict(configs.get(name, {})),
                 peer=(peers or {}).get(name, ""),
+                origin=(origins or {}).get(name, ""),
                 note=(notes or {}).get(name, ""),
             )
         )

@@ -24,6 +24,7 @@ from coda.bench.record import BenchRecord
 from coda.bench.timing import Sample
 from coda.errors import BackendUnavailable, Unsupported
 from coda.kernel import from_json
+from coda.problem import Schedule
 
 pytestmark = pytest.mark.interp
 
@@ -91,6 +92,50 @@ def test_a_record_says_what_a_default_call_takes() -> None:
         dataclasses.replace(record, default="cutedsl")
     del found.kernels["reference"]  # wrong, and so left out
     assert bench.contest_of(task, subject, DIMS, sets[0], found, 4e12).default == ""
+
+
+@pytest.mark.parametrize(
+    ("task_id", "measured", "origin"),
+    [
+        ("rms_scale", ["rms_scale"], "tuned"),
+        ("rms_scale", [], "shipped"),
+        ("residual_rms_linear", ["residual_rms", "scaled"], "tuned"),
+        ("residual_rms_linear", ["scaled"], "partly tuned"),
+    ],
+)
+def test_a_record_says_where_a_kernels_schedules_come_from(
+    monkeypatch: pytest.MonkeyPatch, task_id: str, measured: list[str], origin: str
+) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def is_measured(program: Any, problem: Any, schedule: Any) -> bool:
+        asked.append((program.name, problem.arch))
+        return program.name in measured
+
+    monkeypatch.setattr(entrants, "is_measured", is_measured)
+    dims = {**DIMS, "P": 64} if task_id == "residual_rms_linear" else DIMS
+    task, subject, sets, check, found = entered(task_id, {"peers": ["eager"]}, dims)
+    assert {name for name, _ in asked} == {part.name for part in subject.parts}
+    assert {arch for _, arch in asked} == {"sm_90"}
+    contest = bench.contest_of(task, subject, dims, sets[0], found, 4e12)
+    *_, record = race(contest, sets, check, Clock(), rounds=7, seed=1)
+    assert record is not None
+    assert {m.name: m.origin for m in record.measured if m.origin} == {"reference": origin}
+    assert BenchRecord.from_json(record.to_json()) == record
+    old = json.loads(record.to_json())
+    for variant in old["measured"]:
+        variant.pop("origin", None)
+    assert "origin" not in BenchRecord.from_json(json.dumps(old)).to_json()  # it is written as it was
+    damaged = json.loads(record.to_json())
+    damaged["measured"][0]["origin"] = 3
+    with pytest.raises(ValueError, match="origin"):
+        BenchRecord.from_json(json.dumps(damaged))
+
+
+def test_an_authors_schedule_is_the_authors() -> None:
+    submitted = {**Schedule(backend="reference").to_dict()}
+    *_, found = entered("rms_scale", {"peers": ["eager"], "schedule": submitted})
+    assert found.origins == {"reference": "shipped", "reference, author's schedule": "author"}
 
 
 def test_a_default_call_on_several_backends_is_a_variant_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

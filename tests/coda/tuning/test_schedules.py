@@ -319,6 +319,18 @@ def test_the_order_of_choice_and_what_the_log_says(on_a_gpu, caplog):
     assert chosen(p, caplog, "reference")[0] == "reference"
 
 
+def test_whether_a_schedule_was_measured_can_be_asked(on_a_gpu):
+    from coda.tune import is_measured
+
+    p, k = on_a_gpu
+    assert not is_measured(plus.program, p, schedule(FAST))
+    schedules.write(entry(k))
+    assert is_measured(plus.program, p, schedule(FAST))
+    assert not is_measured(plus.program, p, dataclasses.replace(schedule(FAST), stages=7))
+    assert not is_measured(plus.program, dataclasses.replace(p, m=p.m + 1), schedule(FAST))
+    assert not is_measured(plus.program, problem(), schedule(FAST))  # on a CPU nothing is
+
+
 def test_a_problem_that_was_not_measured_gets_the_heuristic(on_a_gpu, caplog):
     p, k = on_a_gpu
     schedules.write(entry(k))
