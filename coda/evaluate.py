@@ -23,6 +23,8 @@ from coda.program import EpilogueProgram, Operand
 
 Watch = Callable[[int, torch.Tensor], None]
 """Hears of a node's index and its value: a vector of rows as (M, 1), of columns as (1, C), a number as ()."""
+Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""a (M, K), b (K, N) -> their product, which becomes `acc` in the compute dtype."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +48,13 @@ def evaluate(
     dtype: torch.dtype,
     stored_as: str | None,
     watch: Watch | None = None,
+    product: Product | None = None,
 ) -> dict[str, torch.Tensor]:
     """Every output by name. `watch` hears of every node's value as it is computed.
 
     `tensors` holds `a` (M, K) and `b` (K, N) of an epilogue and every operand that the program reads, checked before.
     `dtype` is the compute dtype; `stored_as` the dtype name of `a` (or of the first tile), or None to store the values
-    as computed, unrounded.
+    as computed, unrounded. `product` computes `acc` another way than in full precision.
     """
     device = next(t.device for t in tensors.values() if isinstance(t, torch.Tensor))
     e = Evaluation(torch, m, n, dtype, device, stored_as is not None)
@@ -59,7 +62,10 @@ def evaluate(
     kept = {o.node for o in program.outputs}
     values: dict[int, torch.Tensor] = {}
     for index, node in enumerate(program.nodes):
-        values[index] = _node(e, program, node, tensors, values)
+        if node.op == "acc" and product is not None:
+            values[index] = product(tensors["a"], tensors["b"]).to(dtype)
+        else:
+            values[index] = _node(e, program, node, tensors, values)
         if watch is not None:
             watch(index, values[index])
         for i in node.args:  # large tensors go as soon as nobody needs them

@@ -10,7 +10,9 @@ import pytest
 import torch
 
 import coda
+import examples_curated
 from coda import Problem, Schedule, errors
+from coda.evaluate import evaluate
 from coda.kernel import from_json
 from coda.plan import Plan
 from coda.primitives import ColVector, RowVector, Scalar, Tile, pair, row_mean, row_sum, rsqrt, sigmoid, store, unpair
@@ -482,3 +484,15 @@ def test_arithmetic_on_the_results_of_a_call_says_what_it_is():
         @coda.plan
         def f(x, s):
             return {"y": scaled(x, x, rstd=scaled(x, x, rstd=s) * 2).z}
+
+
+def test_the_product_can_come_from_elsewhere():
+    program = examples_curated.load("rms_scale").program
+    tensors = {"a": torch.eye(4).bfloat16(), "b": torch.ones(4, 8).bfloat16(), "rstd": torch.ones(4)}
+    tensors = {name: tensors[name] for name in ("a", "b", *(o.name for o in program.operands))}
+    given = evaluate(
+        program, tensors, m=4, n=8, dtype=torch.float32, stored_as=None, product=lambda a, b: (2 * (a @ b)).bfloat16()
+    )
+    plain = evaluate(program, tensors, m=4, n=8, dtype=torch.float32, stored_as=None)
+    (name,) = plain
+    assert given[name].dtype is torch.float32 and torch.equal(given[name], 2 * plain[name])
