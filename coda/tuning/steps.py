@@ -135,9 +135,9 @@ def setup(request: Request) -> dict[str, Any]:
     right = exact(wide)
     noise = response(exact, wide, right, seed=request["seed"])
     compute = getattr(torch, problem.compute)
-    sizes = {"m": problem.m, "n": problem.n}
+    m, n = problem.m, problem.n
     product = _vendor_product if device.type == "cuda" and compute is torch.float32 else None
-    trusted = evaluate(program, inputs, **sizes, dtype=compute, stored_as=problem.dtype, product=product)
+    trusted = evaluate(program, inputs, m=m, n=n, dtype=compute, stored_as=problem.dtype, product=product)
     outputs = synthetic.results(program, problem, device)
     _now.append(Subject(program, problem, device, inputs, outputs, right, trusted, noise))
     return {"bytes": synthetic.size(program, problem)}

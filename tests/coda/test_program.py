@@ -495,4 +495,5 @@ def test_the_product_can_come_from_elsewhere():
     )
     plain = evaluate(program, tensors, m=4, n=8, dtype=torch.float32, stored_as=None)
     (name,) = plain
-    assert given[name].dtype is torch.float32 and torch.equal(given[name], 2 * plain[name])
+    assert given[name].dtype is torch.float32
+    assert torch.equal(given[name], 2 * plain[name])
