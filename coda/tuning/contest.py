@@ -28,17 +28,18 @@ OF_ERRORS = ("schedule", "unsupported", "compile", "backend-unavailable", "backe
 """Codes of exceptions that say: no kernel can have this schedule here."""
 
 
-def contestants(job: Job, backends: Iterable[Backend], known: Entry | None) -> list[Candidate]:
+def contestants(job: Job, backends: Iterable[Backend], known: Entry | None, most: int | None = None) -> list[Candidate]:
     """Who takes part, each backend's heuristic's choice first. Nobody has a time yet.
 
-    A submitted schedule that its backend refuses is among them, with the reason.
+    `most`: so many of each backend, in its order. A submitted schedule that its backend refuses is among them, with the reason.
     """
     found: dict[Schedule, Candidate] = {}
     names = []
     for backend in backends:
         names.append(backend.name)
         default = backend.default_schedule(job.program, job.problem)
-        for schedule in (default, *backend.candidates(job.program, job.problem)):
+        offered = dict.fromkeys((default, *backend.candidates(job.program, job.problem)))
+        for schedule in tuple(offered)[:most]:
             origin: Origin = "default" if schedule == default else "candidate"
             found.setdefault(schedule, Candidate(schedule, origin, "failed", "not tried"))
         for schedule in job.extra:

@@ -61,6 +61,8 @@ class Protocol:
     margin: float = 1.10
     """Who may be so much slower than the first and still be a finalist."""
     finalists: int = 8
+    most: int | None = None
+    """Candidates of each backend, in its order; None: all that it offers."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +180,7 @@ class _Run:
         if known is not None and not self.how.force and self._covers(known, found):
             self.ended = Outcome(self.job, "known", known, path=schedules.path_of(key))
             return
-        taking = contestants(self.job, found, known)
+        taking = contestants(self.job, found, known, self.how.protocol.most)
         names = [b.name for b in found] + [n for n in (known.best if known else ()) if n not in {b.name for b in found}]
         first = next(usable(self.job.program, self.job.problem), None)
         untuned = None if first is None else first.default_schedule(self.job.program, self.job.problem)

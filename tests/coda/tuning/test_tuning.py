@@ -189,6 +189,17 @@ def test_a_default_that_nothing_beats_is_kept(scripted, monkeypatch):
     assert outcome.entry.gain == pytest.approx(1.25, rel=1e-3)
 
 
+def test_only_the_first_candidates_take_part_when_so_many_were_asked_for(scripted, monkeypatch):
+    offered = [schedule(FAST), schedule(SLOW), schedule(FAST + 1)]  # the second is the default again
+    monkeypatch.setattr(fake_backend.Fake, "candidates", lambda self, program, problem: offered)
+    scripted(lambda step, request, at: races([1.0] * 3)(request) if step == "race" else None)
+    (outcome,) = tune(
+        [job()], backends=("fake",), limits=LIMITS, protocol=dataclasses.replace(SHORT, most=2), workers=1
+    )
+    assert [c.schedule.tile_m for c in outcome.entry.candidates] == [SLOW, FAST]
+    assert outcome.entry.protocol["most"] == 2
+
+
 def test_the_default_is_what_an_untuned_call_runs(scripted, monkeypatch):
     """Not the first choice of a backend that a call would not take: its own time says nothing about what tuning gained."""
     monkeypatch.setitem(registry.MODULES, "second", "second_fake")
