@@ -1,4 +1,4 @@
-"""Task: loss and logits gradient of a language-model head, the logits computed twice and stored never: two GEMMs."""
+"""Task: loss and logits gradient of a language-model head; whether the logits are stored or computed twice is the author's."""
 
 from __future__ import annotations
 
@@ -46,13 +46,10 @@ def baseline(
 
 TASK = Task(
     id="cross_entropy_loss_and_gradient",
-    title="Cross-entropy loss and logits gradient without stored logits",
+    title="Cross-entropy loss and logits gradient",
     aliases=(
         "loss and dlogits",
-        "cut cross entropy",
         "cross entropy forward and backward",
-        "memory efficient cross entropy",
-        "two pass cross entropy",
     ),
     family="cross-entropy-backward",
     difficulty=3,
@@ -94,7 +91,7 @@ TASK = Task(
         "finished-guarded",
         "target-and-normaliser",
         "kept-normaliser",
-        "plan-two-gemms",
+        "pointwise",
         "plan-statistic",
         "plan-repeated-gemm",
     ),
@@ -106,7 +103,7 @@ dlogits[i, j] = dloss[i]·(exp(logits[i, j] - lse[i]) - (1 if j = target[i] else
 
 x is (M, K), w is (K, N) where N is the vocabulary, target is (M,) of int64 and holds ignored rows as indices
 outside [0, N), for instance -100; dloss is (M,) and fp32, the gradient of the row's loss. loss is (M,), fp32;
-dlogits is (M, N), in the dtype of x, rounded once. A row's gradient needs its whole log-sum-exp: two GEMMs, the
-second with recomputed logits, so that only dlogits is ever written. Both are of unrounded logits, without overflow
-for logits of any size.""",
+dlogits is (M, N), in the dtype of x. A row's gradient needs its whole log-sum-exp, so it is a plan: the logits may be
+stored in the dtype of x and read again, or computed a second time; at most two GEMMs. No overflow for logits of any
+size.""",
 )
