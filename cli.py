@@ -241,9 +241,12 @@ def tune(
     terminal: Terminal,
     subjects: Annotated[
         list[str] | None,
-        typer.Argument(metavar="TASK|KERNEL…", help="Tasks (their curated example), kernel files, kept kernels."),
+        typer.Argument(
+            metavar="TASK|KERNEL…",
+            help="Tasks (example and kept kernels), examples, kept kernels, runs, kernel files. Equal programs once.",
+        ),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Every curated example of a task.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Every task's example and kept kernels.")] = False,
     task: Annotated[str | None, typer.Option(metavar="ID", help="The task of a kernel file.")] = None,
     shapes: Annotated[
         str, typer.Option(metavar="MxNxK,…", help="Sizes. Default: the benchmark sizes of the task.")

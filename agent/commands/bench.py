@@ -244,9 +244,9 @@ def _tuned(terminal: Terminal, asked: Asked, found: Sequence[Target]) -> Answer:
     """The fastest schedules first: a call takes them from the cache."""
     from . import tune
 
-    names = tuple(dict.fromkeys(t.task if t.id.startswith("examples_curated/") else t.id for t in found))
-    terminal.say(f"tuning {len(names)} kernel(s)")
-    return tune.tune(terminal, tune.Asked(subjects=names, shapes=asked.shapes, backends=asked.backends))
+    terminal.say(f"tuning {render.count(len(found), 'kernel')}")
+    wanted = tune.Asked(asked.subjects, everything=asked.everything, shapes=asked.shapes, backends=asked.backends)
+    return tune.tune(terminal, wanted, found)
 
 
 def _with_tuning(answer: Answer, tuned: Answer) -> Answer:

@@ -159,11 +159,7 @@ def _kept(terminal: Terminal, name: str, near: tuple[str, ...]) -> kernels.Kept:
     try:
         return kernels.find(name, folders=kernels.shelves(settings), runs=settings.runs_dir)
     except UnknownSubject as error:
-        if error.near and "single" in error.what:
-            raise
-        close = tuple(dict.fromkeys((*near, *error.near)))[:4]
-        hint = "`coda-agent list tasks|examples|kernels` shows them all"
-        raise UnknownSubject(name, kinds="task, example or kernel", near=close, hint=hint) from None
+        raise kernels.of_any_kind(name, error, near) from None
 
 
 def task_text(task: Task) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
 from ..keeping import shelves as kernels
+from ..keeping.scheduled import LEGEND
 from . import render
 from .terminal import Answer, Exit, Failure, Terminal
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 ROW_COLUMNS = (
     "kernel",
     "author",
-    "digest",
     "gpu",
     "shape",
     "dtype",
@@ -33,6 +33,7 @@ ROW_COLUMNS = (
     "compiled",
     "best_peer",
     "floor",
+    "schedule",
     "verdict",
 )
 HEADERS = {
@@ -105,7 +106,8 @@ def _compared(subjects: Sequence[Subject], threshold: float | None) -> Answer:
             rows = [{HEADERS.get(name, name): value for name, value in vars(row).items()} for row in found.rows]
             columns = [HEADERS.get(name, name) for name in ROW_COLUMNS]
             yield render.heading("measured")
-            yield render.table_of(rows, columns, right=columns[6:9])
+            yield render.table_of(rows, columns, right=columns[5:8])
+            yield LEGEND
         yield from found.verdicts
         yield from (f"not measured: {sentence}" for sentence in found.not_measured)
 

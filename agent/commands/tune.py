@@ -3,8 +3,8 @@
     Asked   what was asked for: whose programs, at which sizes, how
     tune    the command
 
-A subject is a task (its curated example is tuned), a kernel file, or a kept kernel. Its programs are tuned at the sizes that a
-task's shapes lead to, so a plan's second program at what its first one writes. `coda.tuning` measures; `verify/tuning.py` knows
+A subject is a task (its curated example and its kept kernels are tuned), one of these by name, or a kernel file. Programs are
+tuned at the sizes that a task's shapes lead to, so a plan's second program at what its first one writes; equal ones once. `coda.tuning` measures; `verify/tuning.py` knows
 what a task's program runs. `--compile-only` builds every candidate without a GPU, `--dry-run` lists what would be tuned.
 """
 
@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BenchUnavailable, UnknownSubject, UnknownTask, UsageError
-from ..task import Dims, Task, cards, find, load
+from ..errors import BenchUnavailable, UsageError
+from ..keeping.scheduled import LEGEND, short
+from ..task import Dims, cards, find, load
 from . import render
 from .judging import Judging
 from .terminal import Answer, Exit, Failure, Terminal
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from coda.problem import Schedule
     from coda.tuning import Built, Job, Outcome, Progress
 
+    from ..keeping.benchmarks import Target
     from ..verify.subject import Subject
 
 DTYPES = ("bfloat16", "float16", "float32")
@@ -42,7 +44,7 @@ class Asked:
 
     subjects: tuple[str, ...]
     everything: bool = False
-    """Every curated example of a task."""
+    """Every task's curated example and kept kernels."""
     task: str | None = None
     """Of a kernel file."""
     shapes: str = ""
@@ -67,7 +69,7 @@ class Asked:
         self.judging.check()
         if bool(self.subjects) == self.everything:
             said = "nothing to tune was named" if not self.subjects else "--all and a name exclude each other"
-            raise UsageError(said, hint="name tasks, kernel files or kept kernels, or say --all")
+            raise UsageError(said, hint="name tasks, examples, kept kernels or kernel files, or say --all")
         loose = [text for text in self.subjects if not text.endswith(".py")]
         if self.task is not None and (loose or self.everything):
             said = repr(loose[0]) if loose else "--all"
@@ -84,26 +86,27 @@ class Asked:
             raise UsageError("--dry-run and --compile-only exclude each other", hint="leave one out")
 
 
-def tune(terminal: Terminal, asked: Asked) -> Answer:
-    """The command `tune`."""
+def tune(terminal: Terminal, asked: Asked, found: Sequence[Target] | None = None) -> Answer:
+    """The command `tune`. `found` are its subjects, where they have been looked up already."""
     asked.check()
     arch = _arch(asked)
-    jobs: dict[Job, None] = {}
-    warnings: list[str] = []
-    for subject, schedule in _subjects(terminal, asked):
+    wanted: list[Job] = []
+    warnings: dict[str, None] = {}
+    for subject, schedule in _subjects(terminal, asked) if found is None else map(_subject, found):
         try:
-            jobs.update(dict.fromkeys(_jobs(subject, schedule, asked, arch)))
+            wanted += _jobs(subject, schedule, asked, arch)
         except UsageError as error:
             if not asked.everything:
                 raise
-            warnings.append(f"left out: {error.what}")
+            warnings.setdefault(f"left out: {error.what}")
+    jobs = _each_once(wanted)
     if not jobs:
         raise UsageError("nothing is left to tune", hint="; ".join(warnings))
     if asked.dry_run:
-        return _planned(list(jobs), asked, warnings)
+        return _planned(jobs, asked, list(warnings))
     if asked.compile_only:
-        return _compiled(terminal, list(jobs), asked, arch, warnings)
-    return _measured(terminal, list(jobs), asked, warnings)
+        return _compiled(terminal, jobs, asked, arch, list(warnings))
+    return _measured(terminal, jobs, asked, list(warnings))
 
 
 def _arch(asked: Asked) -> str:
@@ -130,52 +133,45 @@ def _arch(asked: Asked) -> str:
 
 def _subjects(terminal: Terminal, asked: Asked) -> Iterator[tuple[Any, Schedule | None]]:
     """Every subject as a `Subject` of a task, or as a plain program, with the schedule that came with it."""
-    import examples_curated
-
     if asked.everything:
-        examples = set(examples_curated.catalog())
-        for task_id in cards():
-            if task_id in examples:
-                yield _curated(load(task_id)), None
-        return
+        yield from _named(terminal, None)
     for text in asked.subjects:
-        yield _file(Path(text), asked) if text.endswith(".py") else _named(terminal, text)
+        if text.endswith(".py"):
+            yield _file(Path(text), asked)
+        elif (example := _taskless(text)) is not None:
+            yield example, None
+        else:
+            yield from _named(terminal, text)
 
 
-def _curated(task: Task) -> Subject:
+def _taskless(text: str) -> Any:
+    """The program of a curated example that belongs to no task: it is tuned at --shapes."""
     import examples_curated
 
-    from ..verify.subject import Subject
+    from ..keeping.compare import EXAMPLES
 
-    return Subject(examples_curated.load(task.id).program, task)
+    name = text.removeprefix(EXAMPLES)
+    return examples_curated.load(name).program if name in examples_curated.catalog() and name not in cards() else None
 
 
-def _named(terminal: Terminal, text: str) -> tuple[Any, Schedule | None]:
-    """A task's example, or a kept kernel. Raises `UnknownSubject`."""
-    import examples_curated
+def _named(terminal: Terminal, text: str | None) -> Iterator[tuple[Subject, Schedule | None]]:
+    """What a name stands for, as for `bench`: a task for its example and its kept kernels; without a name everything. Raises
+    `UnknownSubject`, `KernelDamaged`."""
+    from ..keeping import benchmarks, shelves
+
+    settings = terminal.settings()
+    folders, texts = shelves.shelves(settings), () if text is None else (text,)
+    found = benchmarks.targets(texts, folders=folders, runs=settings.runs_dir, everything=text is None)
+    yield from map(_subject, found)
+
+
+def _subject(target: Target) -> tuple[Subject, Schedule | None]:
     from coda.problem import Schedule
 
-    from ..keeping import shelves
     from ..verify.subject import Subject
 
-    try:
-        card = find(text)
-    except UnknownTask as unknown:
-        settings = terminal.settings()
-        try:
-            kept = shelves.find(text, folders=shelves.shelves(settings), runs=settings.runs_dir)
-        except UnknownSubject as error:
-            near = tuple(dict.fromkeys((*unknown.near, *error.near)))
-            raise UnknownSubject(text, kinds="task, kernel file or kept kernel", near=near) from None
-        if kept.program_json is None:
-            raise UsageError(f"{text!r} was never traced", hint="verify it first") from None
-        schedule = None if kept.schedule is None else Schedule.from_dict(kept.schedule)
-        return Subject.read(kept.program_json, load(kept.task)), schedule
-    if card.id not in examples_curated.catalog():
-        raise UsageError(
-            f"the task {card.id!r} has no curated example", hint="name a kept kernel or a kernel file of it"
-        )
-    return _curated(load(card.id)), None
+    schedule = None if target.schedule is None else Schedule.from_dict(target.schedule)
+    return Subject.read(target.program, load(target.task)), schedule
 
 
 def _file(path: Path, asked: Asked) -> tuple[Any, Schedule | None]:
@@ -213,6 +209,16 @@ def _jobs(subject: Any, schedule: Schedule | None, asked: Asked, arch: str) -> l
             dict.fromkeys(jobs_at(subject, dims, arch=arch, dtype=asked.dtype, schedule=schedule, weights=weights))
         )
     return list(found)
+
+
+def _each_once(wanted: Sequence[Job]) -> list[Job]:
+    """One job per digest and problem, with the schedules of all: kernels of one task often share a program."""
+    found: dict[Any, Job] = {}
+    for job in wanted:
+        known = found.setdefault((job.program.digest, job.problem), job)
+        extra = tuple(dict.fromkeys((*known.extra, *job.extra)))
+        found[job.program.digest, job.problem] = dataclasses.replace(known, extra=extra)
+    return list(found.values())
 
 
 def _plain_jobs(program: Any, asked: Asked, arch: str, weights: Sequence[Any]) -> list[Job]:
@@ -353,35 +359,6 @@ def _losers(outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 
 # words ----------------------------------------------------------------------------------------------------------------
-
-
-MARKS = {
-    "warps": "w",
-    "stages": "s",
-    "group_m": "g",
-    "split": "e",
-    "split_k": "k",
-    "cluster_m": "cm",
-    "cluster_n": "cn",
-}
-SWITCHES = {("persistent", False): "grid", ("tma", False): "pointers", ("pingpong", True): "pp"}
-LEGEND = (
-    "schedule: tile M×N×K; where not as usual w warps, s stages, g rows of tiles together, e parts of the accumulator, k parts of K, "
-    "cm and cn cluster, grid: one program per tile, pp: ping-pong"
-)
-
-
-def short(schedule: Schedule) -> str:
-    """The tile, and what is not as usual: see `LEGEND`. A field without a mark is spelled out."""
-    usual = type(schedule)()
-    words = [f"{schedule.tile_m}×{schedule.tile_n}×{schedule.tile_k}"]
-    for f in dataclasses.fields(schedule):
-        value = getattr(schedule, f.name)
-        if f.name in ("backend", "tile_m", "tile_n", "tile_k") or value == getattr(usual, f.name):
-            continue
-        plain = f"{MARKS[f.name]}{value}" if f.name in MARKS else f"{f.name}={value}"
-        words.append(SWITCHES.get((f.name, value), plain) if isinstance(value, bool) else plain)
-    return " ".join(words)
 
 
 def _about(job: Job) -> dict[str, Any]:

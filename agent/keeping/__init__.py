@@ -5,6 +5,7 @@ Modules, in the order in which they build on each other:
     keep.py         writes a kernel's folder from the evidence of a run
     shelves.py      finds a kernel that a person names, and reads its folder
     measured.py     what was timed of it, wherever that was recorded
+    scheduled.py    a schedule in few letters, and what a record says of its own
     ratios.py       which record counts, and ratios within a run and between two
     benchmarks.py   sweeps over many kernels: which, at which sizes, what is known already, where records go
     results.py      the documents' tables of what was measured of the curated examples

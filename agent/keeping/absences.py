@@ -4,9 +4,11 @@
     reasons    reason -> what it holds of
     Absence    a peer that was not timed beside some tasks, and why
     absences   by peer and kind of reason
+    Gap        what was not measured in one setting, beside which kernel, and why
+    by_size    one sentence per setting
 
-Nothing is left out here: whoever shows these may shorten the lists. Neighbours: `leaderboard` finds them, `board_page` and the
-command `compare --all` show them.
+Nothing is left out here: whoever shows these may shorten the lists. Neighbours: `leaderboard` and `compare` find them, `board_page`
+and the command `compare` show them.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 NO_KERNEL = "no kernel for these tasks"
+NOT_HERE = "not measured here"
 FAILED = "could not run these"
 
 
@@ -81,3 +84,50 @@ def _kind(peer: str, sentence: str, task_id: str) -> tuple[int, str, str]:
         sentence.splitlines()[0].removeprefix(f"{task_id}: ").removeprefix(f"backend '{peer}': ")
     )  # behind it there are hints for whoever runs it alone
     return 0, FAILED, f"{task_id} ({own})"
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Something that was not measured in one setting."""
+
+    where: str
+    """The setting, as sentences have it."""
+    what: str
+    """A peer, or a kernel."""
+    why: str
+    beside: str = ""
+    """The kernel whose record says so; empty where the kernel itself is what was not measured."""
+    task: str = ""
+
+
+def by_size(gaps: Sequence[Gap], kernels: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """One sentence per setting, what went wrong first. `kernels`: who was measured in each; what holds beside all of them is not
+    said of each."""
+    told = []
+    for where in kernels:
+        found: dict[tuple[int, str], dict[str, list[str]]] = {}
+        for gap in gaps:
+            if gap.where == where:
+                rank, why = _short(gap)
+                found.setdefault((rank, why), {}).setdefault(gap.what, []).append(gap.beside)
+        parts = []
+        for (_, why), whats in sorted(found.items()):
+            names = [_beside(what, of, kernels[where]) for what, of in whats.items()]
+            parts.append(f"{', '.join(names)} ({why})")
+        if parts:
+            told.append(f"{where}: {'; '.join(parts)}")
+    return tuple(told)
+
+
+def _short(gap: Gap) -> tuple[int, str]:
+    if not gap.beside:
+        return 0, gap.why
+    rank, why, what = _kind(gap.what, gap.why, gap.task)
+    if why == FAILED:
+        return rank, what.removeprefix(f"{gap.task} (").removesuffix(")")
+    return rank, "no kernel for this task" if why == NO_KERNEL else why
+
+
+def _beside(what: str, kernels: Sequence[str], all_: Sequence[str]) -> str:
+    partly = any(kernels) and set(kernels) < set(all_)
+    return f"{what} beside {' and '.join(dict.fromkeys(kernels))}" if partly else what

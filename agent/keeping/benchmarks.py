@@ -74,8 +74,11 @@ def _targets(text: str, folders: tuple[Path, ...], runs: Path, *, missing_ok: bo
         return [of_example(name)]
     try:
         card = task.find(text)
-    except UnknownTask:
-        return [of_kept(kernels.find(text, folders=folders, runs=runs))]
+    except UnknownTask as unknown:
+        try:
+            return [of_kept(kernels.find(text, folders=folders, runs=runs))]
+        except UnknownSubject as error:
+            raise kernels.of_any_kind(text, error, unknown.near) from None
     found = [of_example(card.id)] if card.id in examples_curated.catalog() else []
     found += [of_kept(kernels.read(e.path)) for e in kernels.entries(folders) if e.task == card.id]
     if not found and not missing_ok:

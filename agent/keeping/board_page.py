@@ -18,6 +18,7 @@ from .absences import absences, reasons
 from .campaigns import Authoring
 from .duels import ALL, SIDE_NAMES, Duel, Row, Side, Tally
 from .leaderboard import Board, authoring_facts
+from .scheduled import LEGEND
 
 TEMPLATES = Path(__file__).with_name("templates")
 BEHIND = 0.95
@@ -90,7 +91,8 @@ def html(board: Board) -> str:
         overheads=tuple(charts.overheads(board.rows)),
         names=SIDE_NAMES,
         columns=COLUMNS,
-        wrapped=(COLUMNS.index("primitives"),),
+        wrapped=(COLUMNS.index("primitives"), COLUMNS.index("schedule")),
+        schedules=LEGEND[0].upper() + LEGEND[1:],
         table=[_cells(board, row) for row in board.rows],
         authoring_columns=AUTHORING,
         authoring_wrapped=(AUTHORING.index("refused before"),),
@@ -202,8 +204,8 @@ def _said(row: Row, subject: Side) -> Iterator[str]:
 
 COLUMNS = (
     "task", "size", "LLM µs", "human µs", "project µs", "compile µs", "floor µs", "human ÷ LLM", "project ÷ LLM",
-    "compile ÷ LLM", "human ÷ project", "compile ÷ project", "error", "lines", "rounds", "primitives", "shape", "family",
-    "difficulty", "kernel", "model",
+    "compile ÷ LLM", "human ÷ project", "compile ÷ project", "error", "lines", "rounds", "primitives", "schedule", "shape",
+    "family", "difficulty", "kernel", "model",
 )  # fmt: skip
 AUTHORING = (
     "task", "family", "difficulty", "campaign", "model", "prompt", "passed", "rounds", "refused before", "tokens", "lines",
@@ -230,6 +232,7 @@ def _cells(board: Board, row: Row) -> list[Cell]:
         _number(kernel.lines if kernel else None, "{}"),
         _number(kernel.rounds if kernel else None, "{}"),
         Cell(", ".join(primitives), str(len(primitives)) if primitives else ""),
+        Cell(row.times[row.anchor].schedule, row.times[row.anchor].schedule),
         Cell(row.shape, row.shape),
         Cell(card.family, card.family),
         _number(card.difficulty, "{}"),

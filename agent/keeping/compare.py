@@ -29,9 +29,11 @@ from .. import task
 from ..errors import KernelDamaged, UnknownSubject, UnknownTask
 from . import measured
 from . import shelves as kernels
+from .absences import NOT_HERE, Gap, by_size
 from .measured import Measurements
 from .ratios import DEFAULT, Between, between, current, newest, protocol
 from .reviews import recorded_digest
+from .scheduled import told
 from .shelves import Kept
 
 Author = Literal["human", "project", "llm"]
@@ -71,6 +73,8 @@ class Row:
     """Time over torch.compile's (the better of its modes)."""
     best_peer: str
     floor: str
+    schedule: str
+    """What it ran with, and where that came from; empty where the record does not say."""
     verdict: str
 
 
@@ -85,6 +89,8 @@ class Comparison:
     verdicts: tuple[str, ...]
     """Who wins where, as far as it was measured."""
     not_measured: tuple[str, ...]
+    gaps: tuple[Gap, ...]
+    """The same in parts, as far as it is about peers and settings."""
     peers: tuple[dict[str, str], ...]
     """Every measured variant that is not one of the kernels."""
 
@@ -106,6 +112,7 @@ class Comparison:
             "same_program": [list(ids) for ids in self.same],
             "verdicts": list(self.verdicts),
             "not_measured": list(self.not_measured),
+            "gaps": [vars(gap) for gap in self.gaps],
             "peers": list(self.peers),
         }
 
@@ -135,9 +142,7 @@ def _subjects(text: str, folders: tuple[Path, ...], runs: Path) -> list[Subject]
         try:
             return [of_kept(kernels.find(text, folders=folders, runs=runs))]
         except UnknownSubject as error:
-            near = tuple(dict.fromkeys((*error.near[:2], *unknown.near, *error.near)))[:4]
-            hint = "`coda-agent list tasks|examples|kernels|runs` shows them all"
-            raise UnknownSubject(text, kinds="task, example, kernel or run", near=near, hint=hint) from None
+            raise kernels.of_any_kind(text, error, unknown.near) from None
     kept = [_of_entry(e) for e in kernels.entries(folders) if e.task == card.id]
     found = [*_examples(card.id), *kept]
     if not found:
@@ -182,12 +187,14 @@ def _of_entry(entry: authored_kernels.Entry) -> Subject:
 def compare(subjects: Sequence[Subject]) -> Comparison:
     """One table, and sentences for what is not in it."""
     rows = tuple(_row(s, record) for s in subjects for record in current(s.found.records).values())
+    gaps, present = _gaps(subjects)
     return Comparison(
         subjects=tuple(subjects),
         rows=tuple(sorted(rows, key=lambda r: (r.gpu, r.shape, r.dtype, r.kernel))),
         same=tuple(_same(subjects)),
         verdicts=tuple(_verdicts(subjects)),
-        not_measured=tuple(_not_measured(subjects)),
+        not_measured=(*_not_measured(subjects), *by_size(gaps, present), *_people(subjects)),
+        gaps=gaps,
         peers=tuple(_peers(subjects)),
     )
 
@@ -215,6 +222,7 @@ def _row(subject: Subject, record: BenchRecord) -> Row:
         compiled=f"×{best_mode.ratio:.3f}" if best_mode else "not measured",
         best_peer=f"{top.peer} ×{top.ratio:.3f}" if top else "none",
         floor=f"{record.floor.seconds / mine.median:.0%}",
+        schedule=told(record),
         verdict=", ".join(text for text in (verdict, "NOISY" if noisy else "", how) if text),
     )
 
@@ -296,9 +304,34 @@ def _not_measured(subjects: Sequence[Subject]) -> Iterator[str]:
         counting = current(subject.found.records).values()
         if older := len(subject.found.records) - len(counting):
             yield f"{subject.id}: {older} older record(s) of the same settings are not shown"
-        for record in counting:
-            for peer, why in record.absent.items():
-                yield f"{subject.id} at {measured.shape(record.dims)}: {peer}: {why}"
+
+
+def _gaps(subjects: Sequence[Subject]) -> tuple[tuple[Gap, ...], dict[str, list[str]]]:
+    """What each setting lacks, and who was measured in it."""
+    records = [(s, r) for s in subjects for r in current(s.found.records).values()]
+    gpus, dtypes = ({part(r) for _, r in records} for part in (measured.gpu, lambda r: r.dtype))
+
+    def where(record: BenchRecord) -> str:
+        also = [text for text, several in ((record.dtype, dtypes), (measured.gpu(record), gpus)) if len(several) > 1]
+        return ", ".join((measured.shape(record.dims), *also))
+
+    present: dict[str, list[str]] = {}
+    gaps: list[Gap] = []
+    for subject, record in records:
+        present.setdefault(where(record), []).append(subject.id)
+        for peer, why in record.absent.items():
+            gaps.append(Gap(where(record), peer, why, beside=subject.id, task=subject.task))
+    digests = {s.id: s.digest for s in subjects}
+    for at, ids in present.items():
+        same = {digests[i] for i in ids}  # a record of either is one of both
+        of = {s.task for s in subjects if s.id in ids}  # a kernel of another task has sizes of its own
+        for subject in subjects:
+            if subject.found.records and subject.digest not in same and subject.task in of:
+                gaps.append(Gap(at, subject.id, NOT_HERE))
+    return tuple(gaps), present
+
+
+def _people(subjects: Sequence[Subject]) -> Iterator[str]:
     if not any(s.author == "human" for s in subjects):
         yield (
             "a human-written kernel: none of these is, and none of another package was measured beside them"

@@ -31,6 +31,7 @@ from coda.bench.timing import NOISE
 from . import measured
 from .compare import Subject
 from .ratios import Setting, between, common, newest, within, word
+from .scheduled import told
 
 Side = Literal["llm", "human", "project", "compile"]
 Word = Literal["faster", "slower", "no difference", "same program"]
@@ -55,6 +56,8 @@ class Time:
     high: float
     through: str = ""
     """The peer by which it was carried over from another run; empty where it was measured in this one."""
+    schedule: str = ""
+    """What a kernel ran with, and where that came from; empty for a peer, and where the record does not say."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +147,11 @@ class _Entry:
     @classmethod
     def of(cls, subject: Subject, record: BenchRecord) -> _Entry:
         return cls(subject.id, record, record.of(record.kernel))
+
+    @property
+    def schedule(self) -> str:
+        """Of one of our kernels: a peer's configuration is its package's business."""
+        return told(self.record) if self.variant.name == self.record.kernel else ""
 
     @property
     def doubtful(self) -> bool:
@@ -261,13 +269,13 @@ def carried(anchor: BenchRecord, entry: _Entry) -> Time | None:
     """A variant's time by the clock of the anchor's run; None where the two runs have no peer in common."""
     if entry.record is anchor:
         m = entry.variant
-        return Time(entry.who, m.median * 1e6, m.low * 1e6, m.high * 1e6)
+        return Time(entry.who, m.median * 1e6, m.low * 1e6, m.high * 1e6, schedule=entry.schedule)
     peer = common(anchor, entry.record)
     if peer is None:
         return None
     found, here = within(entry.record, entry.variant, entry.record.of(peer)), anchor.of(peer)
     us, low, high = found.ratio * here.median, found.low * here.low, found.high * here.high
-    return Time(entry.who, us * 1e6, low * 1e6, high * 1e6, through=peer)
+    return Time(entry.who, us * 1e6, low * 1e6, high * 1e6, through=peer, schedule=entry.schedule)
 
 
 def _duels(

@@ -2,6 +2,7 @@
 
     Kept         one such kernel: its files, read and not trusted
     find         by path, by "task/name", by name alone where only one fits, or by run
+    of_any_kind  the refusal where a task or an example might have been meant too
     shelves      the folders in which kept kernels are looked for
     tree_digest  what a verdict on a kernel depends on: the task, the judge (`agent.verify.identity`), and the kernel's files
 
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import authored_kernels
+import examples_curated
 
 from ..errors import KernelDamaged, UnknownRun, UnknownSubject
 from ..llm.protocol import UNKNOWN_MODEL
@@ -106,6 +108,16 @@ def find(text: str, *, folders: Iterable[Path], runs: Path) -> Kept:
         hint = "`coda-agent list kernels` and `coda-agent list runs` show them all"
         raise UnknownSubject(text, kinds="run or kept kernel", near=near, hint=hint) from None
     return dataclasses.replace(of_run(folder), called=text)
+
+
+def of_any_kind(text: str, error: UnknownSubject, tasks: tuple[str, ...]) -> UnknownSubject:
+    """What `find` refused, said where a task (near ones: `tasks`) or an example might have been meant too."""
+    if error.near and "single" in error.what:  # it names several
+        return error
+    own = difflib.get_close_matches(text.removeprefix("examples_curated/"), examples_curated.catalog(), n=2)
+    near = tuple(dict.fromkeys((*error.near[:2], *tasks[:2], *own, *tasks, *error.near)))[:4]
+    hint = "`coda-agent list tasks|examples|kernels|runs` shows them all"
+    return UnknownSubject(text, kinds="task, example, kernel or run", near=near, hint=hint)
 
 
 def of_run(folder: Path) -> Kept:

@@ -14,17 +14,19 @@ import tuning_support
 from tuning_support import register
 from typer.testing import CliRunner
 
+import authored_kernels
 import cli
 import examples_curated
 from agent.commands import tune as command
 from agent.commands.judging import Judging
-from agent.task import load
+from agent.task import cards, load
 from agent.verify import inputs as draws
-from agent.verify import tuning
+from agent.verify import tracer, tuning
 from agent.verify.judge import Limits, Options
 from agent.verify.runner import problems
 from agent.verify.subject import Subject
 from coda import schedules
+from coda.kernel import from_json
 from coda.problem import Schedule
 from coda.tuning import Built, Job, Outcome
 
@@ -113,12 +115,82 @@ def test_what_makes_no_sense_is_usage(args: tuple[str, ...], said: str) -> None:
 
 
 def test_dry_run_lists_the_programs_of_a_plan_and_both_layouts() -> None:
-    found = document(run("residual_rms_linear", "--dry-run", "--weights", "both", "--json", "--backend", "triton"))
+    name = "examples_curated/residual_rms_linear"
+    found = document(run(name, "--dry-run", "--weights", "both", "--json", "--backend", "triton"))
     rows = found["data"]["jobs"]
     assert {row["program"] for row in rows} == {"residual_rms", "scaled"}
     assert {row["b"] for row in rows} == {"row", "col"}
     assert all(row["candidates"]["triton"] > 5 and not row["known"] for row in rows)
     assert len(rows) == len({json.dumps(row) for row in rows})
+
+
+@pytest.fixture
+def kept(places: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A shelf with two kernels of `rms_scale`: one of its own, with a schedule, and one that is the curated program."""
+    shelf = places / "shelf"
+    monkeypatch.setattr(authored_kernels, "FOLDER", shelf)
+    own = examples_curated.source("rms_scale").replace("acc * rstd", "acc * rstd * 1.5")
+    for name, source, schedule in (
+        ("own", own, {"backend": "triton", "tile_m": 64}),
+        ("same", examples_curated.source("rms_scale"), None),
+    ):
+        folder = shelf / "rms_scale" / name
+        folder.mkdir(parents=True)
+        traced = tracer.trace(source)
+        assert traced.program_json is not None, traced.error
+        program = from_json(traced.program_json).program
+        (folder / "kernel.py").write_text(source)
+        (folder / "program.json").write_text(traced.program_json)
+        (folder / "provenance.json").write_text(json.dumps({"task": "rms_scale", "program_digest": program.digest}))
+        if schedule is not None:
+            (folder / "schedule.json").write_text(json.dumps(schedule))
+    return shelf
+
+
+SMALL = ("--shapes", "256x256x256")
+
+
+@pytest.mark.parametrize(
+    ("named", "digests"),
+    [
+        (("rms_scale",), 2),  # the example, and the kernel that is not the same program
+        (("examples_curated/rms_scale",), 1),
+        (("rms_scale/same",), 1),
+        (("rms_scale/own",), 1),
+        (("rms_scale/same", "examples_curated/rms_scale", "rms_scale/own"), 2),
+    ],
+)
+def test_kernels_are_named_as_for_bench_and_equal_programs_are_tuned_once(
+    kept: Path, measured: list[dict[str, Any]], named: tuple[str, ...], digests: int
+) -> None:
+    result = run(*named, *SMALL)
+    assert result.exit_code in (0, 3), result.output  # the double tunes the first alone
+    (asked,) = measured
+    jobs = asked["jobs"]
+    assert len({job.program.digest for job in jobs}) == len(jobs) == digests
+    curated = examples_curated.load("rms_scale").program.digest
+    own = [job for job in jobs if job.program.digest != curated]
+    assert [job.extra for job in own] == [(Schedule(tile_m=64),)] * len(own)
+    assert bool(own) == ("rms_scale" in named or "rms_scale/own" in named)
+
+
+def test_all_has_the_kept_kernels_too(kept: Path) -> None:
+    rows = document(run("--all", "--dry-run", "--json", *SMALL))["data"]["jobs"]
+    assert [row["program"] for row in rows].count("rms_scale") == 2
+
+
+def test_an_example_without_a_task_is_tuned_at_the_sizes_that_are_said() -> None:
+    name = next(i for i in examples_curated.catalog() if i not in cards())
+    assert "no task to take sizes from" in run(name, "--dry-run").stderr
+    rows = document(run(f"examples_curated/{name}", "--dry-run", "--json", *SMALL))["data"]["jobs"]
+    assert rows
+
+
+def test_a_name_that_nothing_has_brings_near_ones_of_every_kind(kept: Path) -> None:
+    said = run("rms_scale/onw", "--dry-run").stderr
+    assert "no task, example, kernel or run is called 'rms_scale/onw'" in said
+    assert "rms_scale/own" in said
+    assert "symlog_codes" in run("examples_curated/symlog_code", "--dry-run").stderr
 
 
 def test_all_is_every_example_of_a_task_and_says_what_its_shapes_leave_out() -> None:
@@ -175,7 +247,16 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 def test_a_tuned_program_is_a_row_and_a_document(measured: list[dict[str, Any]]) -> None:
     result = run(
-        "rms_scale", "--shapes", "256x256x256", "--force", "--budget", "30", "--workers", "3", "--backend", "triton"
+        "examples_curated/rms_scale",
+        "--shapes",
+        "256x256x256",
+        "--force",
+        "--budget",
+        "30",
+        "--workers",
+        "3",
+        "--backend",
+        "triton",
     )
     assert result.exit_code == 0, result.output
     assert "2.000" in result.stdout  # untuned / tuned
@@ -183,18 +264,18 @@ def test_a_tuned_program_is_a_row_and_a_document(measured: list[dict[str, Any]])
     assert "measured schedules: " in result.stderr
     (asked,) = measured
     assert (asked["force"], asked["budget_s"], asked["workers"], asked["backends"]) == (True, 30.0, 3, ("triton",))
-    (row,) = document(run("rms_scale", "--shapes", "256x256x256", "--json"))["data"]["jobs"]
+    (row,) = document(run("examples_curated/rms_scale", "--shapes", "256x256x256", "--json"))["data"]["jobs"]
     assert row["status"] == "tuned"
     assert row["untuned"] == 2.0
     assert row["winner"]["backend"] == "fake"
     assert row["candidates"] == {"timed": 2, "wrong": 1}
     assert row["path"] == "x.json"
-    loud = run("rms_scale", "--shapes", "256x256x256", "-v").stdout
+    loud = run("examples_curated/rms_scale", "--shapes", "256x256x256", "-v").stdout
     assert "wrong: output 'y'" in loud
 
 
 def test_what_is_not_tuned_is_exit_3_with_the_reason(measured: list[dict[str, Any]]) -> None:
-    result = run("rms_scale", "--shapes", "256x256x256,512x256x256")
+    result = run("examples_curated/rms_scale", "--shapes", "256x256x256,512x256x256")
     assert result.exit_code == 3
     assert "the budget was used up" in result.stdout
     assert "1 of 2 not tuned, 1 of them for want of time" in result.stderr
@@ -210,22 +291,24 @@ def test_compile_only_shows_what_each_candidate_takes(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("coda.tuning.compile_only", compile_only)
     result = run(
-        "rms_scale", "--shapes", "256x256x256", "--compile-only", "--arch", "sm_100", "--json", "--workers", "2"
+        "examples_curated/rms_scale",
+        "--shapes",
+        "256x256x256",
+        "--compile-only",
+        "--arch",
+        "sm_100",
+        "--json",
+        "--workers",
+        "2",
     )
     assert result.exit_code == 0, result.output
     rows = document(result)["data"]["candidates"]
     assert [(r["status"], r["registers"], r["spills"]) for r in rows] == [("built", 90, 8), ("refused", None, None)]
     assert heard == [("sm_100", (), 2)]
-    result = run("rms_scale", "--shapes", "256x256x256,512x256x256", "--compile-only", "-v")
+    result = run("examples_curated/rms_scale", "--shapes", "256x256x256,512x256x256", "--compile-only", "-v")
     assert result.exit_code == 3
     assert "no candidate compiles: rms_scale 512×256×256 bfloat16" in result.stderr
     assert "does not fit" in result.stdout
-
-
-def test_a_schedule_in_few_words() -> None:
-    assert command.short(Schedule()) == "128×128×64"
-    assert command.short(Schedule(tile_n=256, split=4, persistent=False)) == "128×256×64 grid e4"
-    assert command.short(Schedule(backend="cutedsl", pingpong=True, cluster_m=2)) == "128×128×64 cm2 pp"
 
 
 # the judge ------------------------------------------------------------------------------------------------------------

@@ -103,12 +103,52 @@ def test_a_row_has_the_numbers_of_its_record() -> None:
         "1374", "90%", "×0.800", "quack ×1.250", "80%", "slower",
     )  # fmt: skip
     assert "k is slower than quack, the best measured peer (×1.250 of its time)" in found.verdicts[0]
-    assert "k at M=4096 N=4096 K=4096: liger: not installed" in found.not_measured
+    assert "M=4096 N=4096 K=4096: liger (not installed)" in found.not_measured
     assert (
         "a human-written kernel of the same interface: those measured are the packages' own, as peers"
         in found.not_measured
     )
     assert {p["variant"] for p in found.peers} >= {"quack (human)", "compile (tool)"}
+
+
+def test_what_was_not_measured_is_one_line_per_size() -> None:
+    absent = {"eager": "not asked for", "max-autotune": "not asked for", "liger": "not installed: pip install x"}
+    no_kernel = "not applicable: quack-kernels has no kernel for the mathematics of rms_scale"
+    small = {"dims": {"M": 512, "N": 4096, "K": 4096}}
+    one = subject(
+        "one",
+        "1" * 64,
+        support.bench_record("1" * 64, absent={**absent, "quack": no_kernel}),
+        {**support.bench_record("1" * 64, absent=absent), **small},
+    )
+    two = subject("two", "2" * 64, support.bench_record("2" * 64, absent={**absent, "cutedsl": "crashed\n  hint: x"}))
+    found = compare([one, two])
+    assert found.not_measured[:2] == (
+        (
+            "M=4096 N=4096 K=4096: cutedsl beside two (crashed); liger (not installed: pip install x); "
+            "eager, max-autotune (not asked for); quack beside one (no kernel for this task)"
+        ),
+        (
+            "M=512 N=4096 K=4096: two (not measured here); liger (not installed: pip install x); "
+            "eager, max-autotune (not asked for)"
+        ),
+    )
+    parts = found.to_dict()["gaps"]
+    assert {"where", "what", "why", "beside", "task"} == set(parts[0])
+    assert no_kernel in {part["why"] for part in parts}
+    other = subject(
+        "two", "1" * 64, support.bench_record("1" * 64)
+    )  # the same program: a record of either is one of both
+    assert not any("not measured here" in line for line in compare([one, other]).not_measured)
+
+
+def test_a_second_gpu_and_a_second_dtype_are_named() -> None:
+    first = support.bench_record("1" * 64, absent={"liger": "not installed"})
+    second = {**first, "environment": {"gpu": "Other GPU"}}
+    (line,) = [x for x in compare([subject("k", "1" * 64, first, second)]).not_measured if "Other GPU" in x]
+    assert line == "M=4096 N=4096 K=4096, Other GPU: liger (not installed)"
+    third = {**first, "dtype": "float16"}
+    assert any("K=4096, float16: " in x for x in compare([subject("k", "1" * 64, first, third)]).not_measured)
 
 
 def test_two_runs_are_compared_through_a_common_peer_only() -> None:
