@@ -7,8 +7,10 @@ import functools
 import html
 import json
 import re
+import resource
 import shutil
 import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -16,6 +18,7 @@ import authoring_support as authoring
 import board_support as support
 import pytest
 
+import authored_kernels
 from agent.keeping import board_page, campaigns, charts, duels, leaderboard, measured
 from agent.keeping.measured import Measurements
 
@@ -87,11 +90,49 @@ def test_it_parses_its_ids_are_unique_and_every_reference_leads_somewhere(text: 
     assert set(dict(board_page.SECTIONS)) <= {attrs.get("id") for attrs in page.of("section")}
 
 
-def test_it_needs_no_network(text: str) -> None:
+def stands_alone(text: str) -> None:
+    """Nothing in it is fetched from anywhere: no element, attribute, style or script can ask for another file."""
     page = Page(text)
     assert not [tag for tag, _ in page.tags if tag in ("link", "img", "iframe", "object", "embed", "base", "form")]
     assert not [attrs for _, attrs in page.tags if {"src", "srcset", "action", "data", "xlink:href"} & attrs.keys()]
-    assert not re.findall(r"(?i)https?:|//[a-z0-9.]+/|url\(|@import|fetch\(|XMLHttpRequest|import\(", text)
+    assert all(attrs["href"].startswith("#") for _, attrs in page.tags if "href" in attrs)
+    assert not re.findall(r"(?i)https?:|//[a-z0-9.]+/|url\(|@import|fetch\(|XMLHttpRequest|import\(|sendBeacon", text)
+
+
+def test_it_needs_no_network(text: str) -> None:
+    stands_alone(text)
+
+
+@pytest.mark.parametrize(
+    "added",
+    [
+        '<link rel="stylesheet" href="https://x.example/a.css">',
+        '<script src="a.js"></script>',
+        '<img src="a.png">',
+        "<style>p { background: url(a.png) }</style>",
+        '<a href="a.html">a</a>',
+        '<svg><use href="a.svg#b"></use></svg>',
+    ],
+)
+def test_what_would_need_one_is_noticed(text: str, added: str) -> None:
+    with pytest.raises(AssertionError):
+        stands_alone(text.replace("</body>", f"{added}</body>"))
+
+
+def test_the_page_of_the_committed_records_stands_alone_and_is_built_in_time(tmp_path: Path) -> None:
+    """As a person builds it, in a process of its own: every kernel of the checkout, every record."""
+    command = [sys.executable, "-c", "import cli; cli.main()", "compare", "--all", "--html", str(tmp_path / "out.html")]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0, done.stderr
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert spent < 30, "seconds of one processor, whatever else runs on this machine"
+    text = (tmp_path / "out.html").read_text(encoding="utf-8")
+    stands_alone(text)
+    known = {entry.task for entry in authored_kernels.catalog()}
+    assert known
+    assert all(f">{task}<" in text for task in known)
 
 
 def test_every_picture_has_a_title_and_every_table_can_be_scrolled_by_keyboard(text: str) -> None:
@@ -220,7 +261,7 @@ def test_a_browser_shows_every_section_without_overflow(text: str, tmp_path: Pat
     done = subprocess.run(
         [
             str(BROWSER), "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}", *scheme,
-            "--window-size=1400,1000", "--virtual-time-budget=5000", "--dump-dom", (tmp_path / "frame.html").as_uri(),
+            "--host-resolver-rules=MAP * ~NOTFOUND", "--window-size=1400,1000", "--virtual-time-budget=5000", "--dump-dom", (tmp_path / "frame.html").as_uri(),
         ],
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
