@@ -157,37 +157,59 @@ class _Programmed(Kernel[EpilogueProgram]):
         config: Schedule | None,
         out: Mapping[str, Any] | None,
     ) -> Any:
-        constants = self._constants(operands) if self._has_constants else {}
-        if config is not None:
-            _check_config(config)
+        constants = tuple(self._constants(operands).items()) if self._has_constants else ()
         if plan_tracing.underway and any(isinstance(x, PlanValue) for x in (*args, *operands.values())):
-            return self._record(args, operands, constants)
+            if config is not None:
+                _check_config(config)
+            return self._record(args, operands, dict(constants))
         import torch  # with the first call, not with coda
 
         if torch.compiler.is_dynamo_compiling():
-            from coda.torch_operator import traced
+            return self._traced(args, operands, backend, config, out, constants)
+        if self._calls is not None:
+            results = self._calls.again(args, operands, backend, config, out, constants)
+            if results is not None:
+                return tuple.__new__(self.result, results)
+        return self._checked(args, operands, backend, config, out, constants)
 
-            return traced(self, args, operands, backend, config, out, tuple(constants.items()))
-        if backend is not None or out is not None:
-            check_options(self.name, backend, out)
+    def _checked(
+        self,
+        args: tuple[Any, ...],
+        operands: dict[str, Any],
+        backend: str | None,
+        config: Schedule | None,
+        out: Mapping[str, Any] | None,
+        constants: tuple[tuple[str, int | bool], ...],
+    ) -> Any:
+        """A call that is not like the latest ones."""
+        if config is not None:
+            _check_config(config)
+        check_options(self.name, backend, out)
         if self._calls is None:
             from coda.call import Calls
 
             self._calls = Calls()
-        results = self._calls(
-            lambda: self._of_call(args, operands, constants)[0],
-            args,
-            operands,
-            backend,
-            config,
-            out,
-            tuple(constants.items()) if constants else (),
-        )
+        program = lambda: self._of_call(args, operands, dict(constants))[0]  # noqa: E731
+        results = self._calls(program, args, operands, backend, config, out, constants)
         if results is None:
-            from coda.torch_operator import traced
-
-            return traced(self, args, operands, backend, config, out, tuple(constants.items()))
+            return self._traced(args, operands, backend, config, out, constants)
         return self.result._make(results)
+
+    def _traced(
+        self,
+        args: tuple[Any, ...],
+        operands: dict[str, Any],
+        backend: str | None,
+        config: Schedule | None,
+        out: Mapping[str, Any] | None,
+        constants: tuple[tuple[str, int | bool], ...],
+    ) -> Any:
+        """A call that belongs to PyTorch's dispatcher."""
+        from coda.torch_operator import traced
+
+        if config is not None:
+            _check_config(config)
+        return traced(self, args, operands, backend, config, out, constants)
 
     def _record(self, args: Sequence[Any], operands: Mapping[str, Any], constants: Mapping[str, int | bool]) -> Any:
         bound = arguments(self.program, args, operands)
@@ -275,14 +297,18 @@ class PlanKernel(Kernel[Plan]):
         """
         import torch
 
+        compiling = torch.compiler.is_dynamo_compiling()
+        if not compiling and out is None and self._calls is not None:
+            warm = self._calls.again(args, operands, backend, config)
+            if warm is not None:
+                return tuple.__new__(self.result, warm)
         if config is not None:
             _check_config(config)
-        if torch.compiler.is_dynamo_compiling():
+        if compiling:
             from coda.torch_operator import traced_plan
 
             return traced_plan(self, args, operands, backend, config, out)
-        if backend is not None or out is not None:
-            check_options(self.name, backend, out)
+        check_options(self.name, backend, out)
         if self._calls is None:
             from coda.replay import PlanCalls
 

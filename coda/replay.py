@@ -1,6 +1,6 @@
 """A plan's calls: its steps worked out once per kind of call, then run again without a look at any of them.
 
-    PlanCalls   the kinds of call that one plan has seen; calling it runs the plan
+    PlanCalls   the kinds of call that one plan has seen; `again` repeats one of the latest, calling it runs the plan
 
 What decides a plan's intermediate shapes, strides and dtypes is the kind of its call (`coda.call.kind_of`), and memory
 that a call allocates is always aligned: the programs inside are launched as they were made ready by the first call. Where
@@ -11,46 +11,60 @@ change unseen, and such a call takes the long way every time.
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from coda import env
-from coda.call import ELSEWHERE, Ready, generation, kind_of, prepare, trim
+from coda import torch_private
+from coda.call import ELSEWHERE, GENERATION, LATEST, Ready, first, kind_of, prepare, trim
 from coda.errors import ShapeMismatch
 from coda.plan import Plan, Step, execute, map_step, view_step
 from coda.problem import Schedule, compute_dtype
 from coda.program import EpilogueProgram
+from coda.warm import Again, Call, Piece, again_plan
 
-Targets = int | tuple[tuple[int, int], ...]
-"""The step that a value belongs to, or for each result of a call: which one it is, and its step."""
+
+@dataclass(frozen=True)
+class _Work:
+    """One thing that a plan does: a program's launch, or a function of a list of values."""
+
+    do: Ready | Callable[[list[Any]], Any]
+    args: tuple[int, ...]
+    targets: tuple[tuple[int, int], ...]
+    """Which of a launch's results, or 0, becomes the value of which step."""
 
 
 @dataclass(frozen=True)
 class _Replay:
     """A plan's steps for one kind of call."""
 
-    blank: tuple[Any, ...]
-    """A value per step: constants, else None."""
+    constants: dict[int, Any]
+    """Values of steps that are the same at every call."""
     inputs: tuple[tuple[int, int], ...]
     """Step, and position among the values of a call."""
-    work: tuple[tuple[Callable[[list[Any]], Any], tuple[int, ...], Targets], ...]
+    work: tuple[_Work, ...]
     outputs: tuple[int, ...]
+    made: list[Again] = field(default_factory=list, repr=False, compare=False)
+    """The warm path as functions, at most `LATEST`."""
 
-    def run(self, given: Sequence[Any]) -> list[Any]:
-        values = list(self.blank)
-        for step, at in self.inputs:
-            values[step] = given[at]
-        for do, args, targets in self.work:
-            done = do([values[i] for i in args])
-            if isinstance(targets, int):
-                values[targets] = done
+    def run(self, given: Sequence[Any]) -> tuple[list[Any], list[Piece]]:
+        """The outputs, and what was done for them."""
+        values: dict[int, Any] = self.constants | {step: given[at] for step, at in self.inputs}
+        pieces = []
+        for work in self.work:
+            args = [values[i] for i in work.args]
+            if isinstance(work.do, Ready):
+                tensors = work.do.launch(args)
+                done = work.do.of(tensors)
+                pieces.append(Piece(work.do.as_launch(tensors), work.args, work.targets))
             else:
-                for which, step in targets:
-                    values[step] = done[which]
-        return [values[step] for step in self.outputs]
+                done = [work.do(args)]
+                pieces.append(Piece(work.do, work.args, work.targets))
+            for which, step in work.targets:
+                values[step] = done[which]
+        return [values[step] for step in self.outputs], pieces
 
 
 class PlanCalls:
@@ -61,6 +75,17 @@ class PlanCalls:
         self._places = tuple(name for name, _, _ in plan.inputs)
         self._by_value = plan.deciding
         self._replays: collections.OrderedDict[Any, _Replay] = collections.OrderedDict()
+        self._latest: tuple[Again, ...] = ()
+
+    def again(
+        self, args: tuple[Any, ...], operands: Mapping[str, Any], backend: str | None, config: Schedule | None
+    ) -> tuple[Any, ...] | None:
+        """The outputs in order where the call is of one of the latest kinds, else None."""
+        for attempt in self._latest:
+            results = attempt(args, operands, backend, config, None, ())
+            if results is not None:
+                return results
+        return None
 
     def __call__(
         self,
@@ -69,10 +94,11 @@ class PlanCalls:
         operands: Mapping[str, Any],
         backend: str | None = None,
         config: Schedule | None = None,
-    ) -> list[Any] | None:
+    ) -> Sequence[Any] | None:
         """The outputs in order, or None for tensors that belong to the dispatcher. `specialise` gives the plan for inputs by name, at the first call of a kind."""
-        values = (*args, *operands.values())
-        parts = [generation(), backend or env.backend(), config, torch.is_grad_enabled(), len(args), tuple(operands)]
+        call = Call(args, operands, backend, config)
+        values = call.values
+        parts = [GENERATION[0], call.preferred, config, torch.is_grad_enabled(), len(args), tuple(operands)]
         deciding = self._deciding(args, operands) if self._by_value else ()
         parts += [x for x in deciding if isinstance(x, (int, float))]
         kind = kind_of(values, parts)
@@ -80,7 +106,7 @@ class PlanCalls:
             kind = None
         replay = self._replays.get(kind)
         if replay is not None:
-            return replay.run(values)
+            return self._repeated(replay, call, values)
         if kind is ELSEWHERE:
             return None
         bound = self.plan.bind(args, operands)
@@ -90,6 +116,23 @@ class PlanCalls:
             self._replays[kind] = replay
             trim(self._replays)
         return results
+
+    def _repeated(self, replay: _Replay, call: Call, values: tuple[Any, ...]) -> Sequence[Any]:
+        """A call of a known kind, by a function of its own where PyTorch allows that."""
+        for attempt in replay.made:
+            results = attempt(call.args, call.operands, call.backend, call.config, None, ())
+            if results is not None:
+                self._latest = first(attempt, self._latest)
+                return results
+        outputs, pieces = replay.run(values)
+        if len(replay.made) < LATEST and torch_private.usable():
+            names = (*self._places[: len(call.args)], *call.operands)
+            fixed = [at for at, name in enumerate(names) if name in self._by_value]
+            made = again_plan(call, GENERATION, fixed, replay.constants, replay.inputs, pieces, replay.outputs)
+            if made is not None:
+                replay.made.append(made)
+                self._latest = first(made, self._latest)
+        return outputs
 
     def _deciding(self, args: tuple[Any, ...], operands: Mapping[str, Any]) -> list[Any]:
         """The values of a call that decide how much is sliced or viewed."""
@@ -119,7 +162,7 @@ def _first(
         return dict(zip((o.name for o in program.outputs), results, strict=True))
 
     results = list(execute(plan, bound, call, compute, rounds=True).values())
-    blank: list[Any] = [None] * len(plan.steps)
+    constants: dict[int, Any] = {}
     inputs, work = [], []
     calls = iter(readies)
     for at, step in enumerate(plan.steps):
@@ -128,17 +171,15 @@ def _first(
             if name in given:
                 inputs.append((at, given.index(name)))
             else:
-                blank[at] = bound[name]
+                constants[at] = bound[name]
         elif step.op == "const":
-            blank[at] = step.attr("value")
+            constants[at] = step.attr("value")
         elif step.op != "result":
             work.append(_work(plan, at, step, calls, compute))
-    return _Replay(tuple(blank), tuple(inputs), tuple(work), tuple(o.step for o in plan.outputs)), results
+    return _Replay(constants, tuple(inputs), tuple(work), tuple(o.step for o in plan.outputs)), results
 
 
-def _work(
-    plan: Plan, at: int, step: Step, calls: Any, compute: torch.dtype
-) -> tuple[Callable[[list[Any]], Any], tuple[int, ...], Targets]:
+def _work(plan: Plan, at: int, step: Step, calls: Iterator[Ready], compute: torch.dtype) -> _Work:
     if step.op == "call":
         outputs = [o.name for o in plan.programs[int(step.attr("program"))].outputs]
         targets = tuple(
@@ -146,9 +187,9 @@ def _work(
             for i, s in enumerate(plan.steps)
             if s.op == "result" and s.args[0] == at
         )
-        return next(calls).launch, step.args, targets
+        return _Work(next(calls), step.args, targets)
     if step.op == "map":
         attrs = dict(step.attrs)
-        return (lambda args: map_step(plan, attrs, args, compute, True)), step.args, at
+        return _Work(lambda args: map_step(plan, attrs, args, compute, True), step.args, ((0, at),))
     op = step.op
-    return (lambda args: view_step(plan, op, args)), step.args, at
+    return _Work(lambda args: view_step(plan, op, args), step.args, ((0, at),))

@@ -149,7 +149,10 @@ def _run(digest: str, tensors: Sequence[Tensor], scalars: Sequence[Any], names: 
 
 
 def _planned(plan: Plan, calls: PlanCalls, operands: Mapping[str, Any], backend: str, config: str) -> list[Tensor]:
-    results = calls(lambda _: plan, (), operands, backend or None, _schedule(config))
+    schedule = _schedule(config)
+    results: Sequence[Any] | None = calls.again((), operands, backend or None, schedule)
+    if results is None:
+        results = calls(lambda _: plan, (), operands, backend or None, schedule)
     return _plain(plan.name, operands, results)
 
 
@@ -160,16 +163,18 @@ def _launched(
     assert isinstance(program, EpilogueProgram)
     assert isinstance(entry.calls, Calls)
     schedule = _schedule(config)
-    results = entry.calls(lambda: program, (), operands, backend or None, schedule, out)
+    results: Sequence[Tensor] | None = entry.calls.again((), operands, backend or None, schedule, out)
+    if results is None:
+        results = entry.calls(lambda: program, (), operands, backend or None, schedule, out)
     return _plain(program.name, operands, results)
 
 
-def _plain(name: str, operands: Mapping[str, Any], results: list[Tensor] | None) -> list[Tensor]:
+def _plain(name: str, operands: Mapping[str, Any], results: Sequence[Tensor] | None) -> list[Tensor]:
     """The results. Raises `Unsupported` where tensors were no plain memory even here."""
     if results is None:
         kinds = sorted({type(x).__name__ for x in operands.values() if isinstance(x, Tensor)})
         raise Unsupported(f"{name}: tensors without memory of their own", got=", ".join(kinds), expected="torch.Tensor")
-    return results
+    return list(results)
 
 
 def _run_out(

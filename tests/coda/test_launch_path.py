@@ -173,7 +173,7 @@ def test_autograd_hears_nothing_of_a_call_that_was_refused() -> None:
 # what makes another kind of call ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("change", ["shape", "stride", "dtype", "alignment", "grad mode", "operand type", "out"])
+@pytest.mark.parametrize("change", ["shape", "stride", "dtype", "alignment", "operand type", "out"])
 def test_another_kind_of_call_is_checked(monkeypatch: pytest.MonkeyPatch, change: str) -> None:
     x, s, v = torch.randn(8, 12), 2.0, torch.randn(8)
     shifted(x, s, v)
@@ -195,9 +195,8 @@ def test_another_kind_of_call_is_checked(monkeypatch: pytest.MonkeyPatch, change
         s = torch.tensor(2.0)
     elif change == "out":
         options["out"] = {"y": torch.empty(8, 12)}
-    with torch.set_grad_enabled(change != "grad mode"):
-        shifted(x, s, v, **options)
-        shifted(x, s, v, **options)
+    shifted(x, s, v, **options)
+    shifted(x, s, v, **options)
     assert len(bound) == 1
 
 
