@@ -539,7 +539,7 @@ DATA = {
     "list": {"tasks"},
     "show": {"task", "example"},
     "doctor": {"checks", "problems"},
-    "compare": {"kernels", "rows", "same_program", "verdicts", "not_measured", "peers"},
+    "compare": {"kernels", "rows", "same_program", "verdicts", "not_measured", "gaps", "peers"},
     "verify": {
         "file", "task", "verdict", "passed", "first_failure", "gates", "kind", "program_digest", "source_sha256", "seeds", "environment",
     },

@@ -9,7 +9,7 @@ today.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import authored_kernels
@@ -20,7 +20,8 @@ from ..keeping import shelves as kernels
 from ..runs import store
 from ..runs.events import Replied
 from ..task import Task, cards, find, load
-from . import render
+from . import card as cards_of
+from . import comparing, render
 from .terminal import Answer, Terminal
 
 
@@ -122,7 +123,7 @@ def _answered(run: store.Run) -> str | None:
 def show(terminal: Terminal, name: str) -> Answer:
     """The command `show`: everything of that name."""
     data: dict[str, Any] = {}
-    parts: list[tuple[str, str]] = []
+    parts: list[tuple[str, Any]] = []
     try:
         task = load(find(name).id)
         data["task"] = _task_data(task)
@@ -140,8 +141,14 @@ def show(terminal: Terminal, name: str) -> Answer:
         parts.append((f"example {example_id}: source", data["example"]["source"].rstrip()))
     if not data:
         kept = _kept(terminal, name, near)
-        data["kernel"] = _kept_data(kept)
-        parts.append((f"kernel {kept.id}: {data['kernel']['state']}", _pairs(data["kernel"]["provenance"])))
+        data["kernel"], known = _kept_data(kept)
+        parts.append((f"kernel {kept.id}", render.facts_table(cards_of.facts(known))))
+        rows = [{comparing.HEADERS.get(n, n): v for n, v in row.items()} for row in cards_of.measured(known)]
+        columns = [comparing.HEADERS.get(name, name) for name in cards_of.MEASURED]
+        title = f"kernel {kept.id}: measured"
+        parts.append((title, render.table_of(rows, columns) if rows else "no GPU benchmark of it is recorded"))
+        if kept.provenance.get("rationale"):
+            parts.append((f"kernel {kept.id}: in its author's words", str(kept.provenance["rationale"]).rstrip()))
         parts.append((f"kernel {kept.id}: formula", data["kernel"]["explain"]))
         parts.append((f"kernel {kept.id}: source", kept.source.rstrip()))
 
@@ -198,7 +205,8 @@ def _program_data(name: str, source: str, kernel: Any) -> dict[str, Any]:
     return {"id": name, "digest": kernel.program.digest, "explain": kernel.program.explain(), "source": source}
 
 
-def _kept_data(kept: kernels.Kept) -> dict[str, Any]:
+def _kept_data(kept: kernels.Kept) -> tuple[dict[str, Any], cards_of.Card]:
+    """For programs, and for people."""
     from coda.kernel import from_json
 
     from ..keeping.promote import state_of
@@ -208,18 +216,16 @@ def _kept_data(kept: kernels.Kept) -> dict[str, Any]:
     except UnknownTask:
         state = state_of(kept, None)
     program = from_json(kept.program_json).program if kept.program_json is not None else None
-    return {
+    said = f"{state.word}: {state.reason}" if state.reason else state.word
+    known = cards_of.card(kept, said)
+    plain = {
         "id": kept.id,
         "task": kept.task,
-        "state": f"{state.word}: {state.reason}" if state.reason else state.word,
+        "state": said,
         "digest": program.digest if program else None,
         "explain": program.explain() if program else "never traced",
         "source": kept.source,
         "provenance": kept.provenance,
         "path": str(kept.folder),
     }
-
-
-def _pairs(values: Mapping[str, Any]) -> str:
-    shown = {name: value for name, value in values.items() if value not in (None, "", [], {})}
-    return "\n".join(f"{name}: {value}" for name, value in shown.items()) or "no provenance is recorded"
+    return {**plain, **cards_of.data(known)}, known

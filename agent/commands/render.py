@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol, Self, TextIO, cast
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
@@ -24,6 +25,8 @@ from .terminal import escaped, write_line
 
 PIPE_WIDTH = 400
 """Columns where nobody sees an edge: records stay on one line."""
+NARROW = 11
+"""Columns of the terminal per column of a table, below which words would be torn apart in most cells."""
 _HINT = re.compile(r"\s+[Hh]int:\s+")
 STYLE = {"good": "green", "bad": "bold red", "open": "yellow", "path": "cyan", "dim": "dim"}
 
@@ -31,11 +34,13 @@ STYLE = {"good": "green", "bad": "bold red", "open": "yellow", "path": "cyan", "
 def console(stream: TextIO, color: str = "auto") -> Console:
     """A console on a stream under `--color`."""
     forced = {"auto": None, "always": True, "never": None}[color]
+    systems: dict[str, Literal["standard", "auto"] | None] = {"auto": "auto", "always": "standard", "never": None}
+    system = systems[color]  # with none there is no bold either
     made = Console(
         file=stream,
         force_terminal=forced,
         no_color=True if color == "never" else False if color == "always" else None,
-        color_system="standard" if color == "always" else "auto",
+        color_system=system,
         highlight=False,
         emoji=False,
         markup=False,
@@ -47,7 +52,7 @@ def console(stream: TextIO, color: str = "auto") -> Console:
             width=PIPE_WIDTH,
             force_terminal=forced,
             no_color=made.no_color,
-            color_system="standard" if color == "always" else "auto",
+            color_system=system,
             highlight=False,
             emoji=False,
             markup=False,
@@ -155,12 +160,29 @@ def verdict_line(verdict: Verdict) -> Text:
 # tables ---------------------------------------------------------------------------------------------------------------
 
 
-def table_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, right: Sequence[str] = ()) -> Table:
+class _Rows:
+    """A table; where the terminal is too narrow for its columns, one block of lines "name, text" per row instead."""
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]], columns: Sequence[str], right: Sequence[str]) -> None:
+        self.rows, self.columns, self.right = rows, columns, right
+
+    def __rich_console__(self, target: Console, options: ConsoleOptions) -> RenderResult:
+        table = _table(*((name, "right") if name in self.right else name for name in self.columns))
+        for row in self.rows:
+            table.add_row(*(_cell(row.get(name)) for name in self.columns))
+        natural = Measurement.get(target, options.update(width=10**6), table).maximum
+        if natural <= options.max_width or options.max_width >= NARROW * len(self.columns):
+            yield table
+            return
+        for at, row in enumerate(self.rows):
+            if at:
+                yield ""
+            yield facts_table((name, text) for name in self.columns if (text := _cell(row.get(name)).plain))
+
+
+def table_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, right: Sequence[str] = ()) -> _Rows:
     """Rows by column name; a missing or None cell is empty."""
-    table = _table(*((name, "right") if name in right else name for name in columns))
-    for row in rows:
-        table.add_row(*(_cell(row.get(name)) for name in columns))
-    return table
+    return _Rows(rows, columns, right)
 
 
 def checks_table(rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -172,6 +194,15 @@ def checks_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         if row.get("hint"):
             found.append(escaped(f"\nhint: {row['hint']}"), style=STYLE["dim"])
         table.add_row(_text(str(row["status"]), style=style.get(str(row["status"]), "")), str(row["check"]), found)
+    return table
+
+
+def facts_table(facts: Iterable[tuple[str, str]]) -> Table:
+    """What is known of one thing, a line each: a name and a text."""
+    table = _table("", "")
+    table.show_header = False
+    for name, text in facts:
+        table.add_row(_text(name, style=STYLE["dim"]), _text(text))
     return table
 
 

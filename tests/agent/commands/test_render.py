@@ -85,6 +85,28 @@ def test_a_narrow_terminal_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
         assert part in squeezed
 
 
+@pytest.mark.parametrize(("width", "blocks"), [(40, True), (120, False)])
+def test_a_table_of_many_columns_is_blocks_where_the_terminal_is_too_narrow_for_them(
+    monkeypatch: pytest.MonkeyPatch, width: int, blocks: bool
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    rows = [{f"column {n}": f"a long word {n}{at}" for n in range(6)} | {"empty": ""} for at in "xy"]
+    table = render.table_of(rows, [*rows[0]])
+    text = re.sub(r"\x1b\[[0-9;]*m", "", drawn(table, stream=Tty()))
+    lines = [line.rstrip() for line in text.splitlines()]
+    assert max(map(len, lines)) <= width
+    assert ("column 3  a long word 3y" in lines) is blocks
+    assert ("" in lines) is blocks  # between rows
+    assert all(f"a long word {n}{at}" in text for n in range(6) for at in "xy") or not blocks
+    assert len(drawn(table).splitlines()) == 3  # in a pipe a row is a line
+
+
+def test_a_table_that_fits_is_a_table_however_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    table = render.table_of([{"a": 1, "b": 2, "c": 3}], ["a", "b", "c"])
+    assert len(re.sub(r"\x1b\[[0-9;]*m", "", drawn(table, stream=Tty())).splitlines()) == 2
+
+
 def test_markup_in_a_message_is_text() -> None:
     """Reasons quote candidates: `[bold]` and `[/x]` must come through, and must not break the table."""
     gate = WRONG.model_copy(update={"reason": "got [bold]x[/] [/nothing] :smile:"})
@@ -143,6 +165,8 @@ def test_colour(
         monkeypatch.setenv(name, value)
     text = drawn(render.gate_table([PASS, WRONG, SUSPECT]), stream=Tty() if tty else io.StringIO(), color=color)
     assert bool(re.search(r"\x1b\[[0-9;]*3[0-7]", text)) is coloured
+    if color == "never":
+        assert "\x1b" not in text + drawn(render.heading("bold"), stream=Tty(), color=color)
     assert "PASS" in text
     assert "SUSPECT" in text
 
