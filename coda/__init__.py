@@ -2,7 +2,7 @@
 
     errors.py, env.py          every error; every CODA_* variable
     files.py                   files that are whole or not there
-    numerics.py                error metrics and the only tolerance rule
+    numerics.py                error metrics and the only tolerance rule;  stochastic.py  what rounding does, by rounding at random
     primitives/                the closed vocabulary, one file per class
     problem.py                 Problem (where a program runs), Schedule (how)
     program.py, tracing.py     EpilogueProgram, and making one from a function

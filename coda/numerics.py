@@ -11,16 +11,18 @@ The constants below are every other limit that the judge compares numbers with; 
 `within`, per output and per block of rows of at least 64 elements, with errors against an fp64 reference of the *same
 rounded inputs*:
 
-    max error ≤ 2   · max error of the trusted kernel + one ulp of the block's largest value        + L  · max response
-    RMS error ≤ 1.5 · RMS error of the trusted kernel + a quarter ulp of the block's RMS            + √L · RMS response
+    max error ≤ 2   · max error of the trusted kernel + one ulp of the block's largest value + (L  · max response or 4 · max spread)
+    RMS error ≤ 1.5 · RMS error of the trusted kernel + a quarter ulp of the block's RMS     + (√L · RMS response or 3 · RMS spread)
 
 The trusted kernel's error in a block is at least its usual one, relative to the block's size: what it gets wrong in an average
 block of the same output. L is the longest contraction or reduction. For a plain GEMM the response is about 2^-24·√Σ(ab)², so the last terms are what
 summing K products in fp32 in any order costs: at most K·2^-24·Σ|a||b|, as a random walk in the RMS. Behind an epilogue the
-same terms arrive scaled by its derivative, which is what measuring the response gives. The trusted kernel's error counts only
-up to a cap per working dtype, so a poor baseline cannot loosen the rule: a result wrong by 1 % always fails in bf16. (Where the
-stored dtype is coarser, as fp8, its own precision sets the cap; an output of less than a block is no sample: there the cap is
-wider by the scatter of so few errors, and relative to what cancels in them, 2^24 times the response, and never below the
+same terms arrive scaled by its derivative, which is what measuring the response gives. The spread is what one rounding of every
+intermediate value does as well, measured by rounding them at random (`stochastic.py`); whichever is larger counts. Only where the
+response is blind is that the spread: in a quotient that does not move with its inputs, a loss of few elements whose changes happen to
+cancel. So an ordinary output is allowed no more for it. The trusted kernel's error counts only up to a cap per working dtype, so
+a poor baseline cannot loosen the rule: a result wrong by 1 % always fails in bf16. (Where the stored dtype is coarser, as fp8, its own precision sets the cap; an output of less than a block is no sample: there the cap is
+wider by the scatter of so few errors, and relative to what cancels in them, 2^24 times the response or spread, and never below the
 trusted kernel's own error. One that is 0 everywhere and moves with no input has no scale at all: `CANCELLED`.) Positions of NaN and of each infinity must be those of the
 reference rounded to the stored dtype; both bounds must hold, never "one or the other". Everything is compared in chunks of
 rows, so that checking needs little memory.
@@ -62,6 +64,12 @@ MAX_ULPS, RMS_ULPS = 1.0, 0.25
 CAP_MAX, CAP_RMS = 4.0, 1.0
 """How much of the trusted kernel's error counts, in units of 2^-p of the working dtype (of a coarser stored one) and of the
 block's size."""
+SPREAD_MAX, SPREAD_RMS = 4.0, 3.0
+"""How many times what random roundings do one kernel's own may do: a few deviations of a sum of few errors."""
+SPREAD_EXACT = 64.0
+"""Of `exact`, where fp64 itself is too coarse for the reference: times the spread of one rounding, sums of many among it."""
+PROBE = 1e-6
+"""Of `exact` on inputs of any magnitude: further than fp32 could show. A branch that is wrong is wrong by more."""
 PEER_FACTOR = 4.0
 """Of `roughly`: times the trusted kernel's error and one rounding more. Refusing a peer for a rounding would flatter us; another
 mathematics is off by many times this."""
@@ -144,18 +152,28 @@ def alike(working: str) -> float:
     return 2.0 ** (3 - PRECISION[working])
 
 
-def exact(candidate: torch.Tensor, reference: torch.Tensor, *, relative: float = EXACT) -> Comparison:
-    """Whether two fp64 results are the same up to the order of operations."""
+def exact(
+    candidate: torch.Tensor,
+    reference: torch.Tensor,
+    *,
+    relative: float = EXACT,
+    spread: torch.Tensor | None = None,
+) -> Comparison:
+    """Whether two fp64 results are the same up to the order of operations.
+
+    `spread` is that of the reference in fp64, where it matters: a difference of values that are almost equal is mostly rounding.
+    """
     if candidate.shape != reference.shape:
         return _refused("shape", f"got {tuple(candidate.shape)}, expected {tuple(reference.shape)}")
     whole = _scale(reference)
     largest = max((float(_abs_max(r)) for (r,) in _chunks(reference)), default=0.0)
     worst = _Worst()
-    for first, rows, (c, r) in _blocks(candidate, reference):
+    spread = _nothing(reference) if spread is None else spread
+    for first, rows, (c, r, s) in _blocks(candidate, reference, spread):
         worst.nonfinite(first, rows, _masks_differ(c, r))
         c, r = _plain(c), _plain(r)
         error = (c - r).abs().amax(1)
-        allowed = relative * r.abs().amax(1) + EXACT_OUTPUT * largest
+        allowed = relative * r.abs().amax(1) + EXACT_OUTPUT * largest + SPREAD_EXACT * s.amax(1)
         worst.add(first, rows, error, allowed, error * 0, allowed, None, None)
     return worst.result(whole)
 
@@ -167,9 +185,11 @@ def within(
     *,
     working: str,
     noise: torch.Tensor | None = None,
+    spread: torch.Tensor | None = None,
     length: int = 1,
 ) -> Comparison:
-    """Whether `candidate` is as right as `trusted` is, given fp64 `reference` values and the `response` of the output.
+    """Whether `candidate` is as right as `trusted` is, given fp64 `reference` values, the `response` (noise) and the `spread`
+    of the output.
 
     `working` is the dtype under test ("bfloat16"), which may differ from the output's own; `length` is the longest
     contraction or reduction. Raises `ValueError` where trusted and reference differ in shape: that is no candidate's fault.
@@ -181,28 +201,26 @@ def within(
     if candidate.dtype is not trusted.dtype:
         return _refused("dtype", f"got {dtype_name(candidate.dtype)}, expected {dtype_name(trusted.dtype)}")
     stored = dtype_name(candidate.dtype)
-    noise = (
-        torch.zeros((), dtype=torch.float64, device=reference.device).expand(reference.shape)
-        if noise is None
-        else noise
-    )
+    noise = _nothing(reference) if noise is None else noise
+    spread = _nothing(reference) if spread is None else spread
     whole, noisy = _scale(reference), _scale(noise)
     unit = 2.0 ** -min(PRECISION[working], PRECISION[stored])
     cap_rms = CAP_RMS * _scatter(reference.numel())
     usual_max, usual_rms = _usual(trusted, reference, unit)
     left = CANCELLED if whole == 0 and noisy == 0 else 0.0
     worst = _Worst()
-    for first, rows, (c, t, r, z) in _blocks(candidate, trusted, reference, noise):
+    for first, rows, (c, t, r, z, s) in _blocks(candidate, trusted, reference, noise, spread):
         worst.nonfinite(first, rows, _masks_differ(*_as_stored(c, r, stored)))
         finite = torch.isfinite(r) & torch.isfinite(c)
         r = torch.where(finite, r, 0)
         size_max, size_rms = r.abs().amax(1), _rms(r)
         error = torch.where(finite, c - r, 0)
         other = _trusted_error(t, r, finite)
-        z = _plain(z)
+        z, s = _plain(z), _plain(s)
         scale_max, scale_rms = size_max, size_rms
         if r.numel() < BLOCK:  # a few sums may cancel to anything: then what they are sums of is the scale
-            scale_max, scale_rms = size_max.maximum(z.abs().amax(1) * 2.0**24), size_rms.maximum(_rms(z) * 2.0**24)
+            moved = z.abs().maximum(s) * 2.0**24
+            scale_max, scale_rms = size_max.maximum(moved.amax(1)), size_rms.maximum(_rms(moved))
         t_max = torch.minimum(other.amax(1).maximum(usual_max * scale_max), CAP_MAX * unit * scale_max)
         t_rms = torch.minimum(_rms(other).maximum(usual_rms * scale_rms), cap_rms * unit * scale_rms)
         if (
@@ -210,8 +228,9 @@ def within(
         ):  # nor can a sample so small show that the trusted kernel is poor: its own error counts whole
             t_max, t_rms = _at_least(t_max, other.amax(1)), _at_least(t_rms, _rms(other))
         share = noisy * size_rms / whole if whole > 0 else torch.zeros_like(size_rms)
-        floor_max = left + MAX_ULPS * _ulps(size_max, stored) + length * (z.abs().amax(1) + share)
-        floor_rms = left + RMS_ULPS * _ulps(size_rms, stored) + math.sqrt(length) * (_rms(z) + share)
+        z_max, z_rms = length * (z.abs().amax(1) + share), math.sqrt(length) * (_rms(z) + share)
+        floor_max = left + MAX_ULPS * _ulps(size_max, stored) + z_max.maximum(SPREAD_MAX * s.amax(1))
+        floor_rms = left + RMS_ULPS * _ulps(size_rms, stored) + z_rms.maximum(SPREAD_RMS * _rms(s))
         worst.add(
             first, rows, error.abs().amax(1), MAX_FACTOR * t_max + floor_max, _rms(error), RMS_FACTOR * t_rms + floor_rms,
             other.amax(1), _rms(other),
@@ -237,6 +256,11 @@ def roughly(candidate: torch.Tensor, trusted: torch.Tensor, reference: torch.Ten
         unlimited = torch.full_like(allowed, math.inf)
         worst.add(first, rows, error.abs().amax(1), unlimited, _rms(error), allowed, other.amax(1), _rms(other))
     return worst.result(_scale(reference))
+
+
+def _nothing(like: torch.Tensor) -> torch.Tensor:
+    """Zeros of that shape that take no memory."""
+    return torch.zeros((), dtype=torch.float64, device=like.device).expand(like.shape)
 
 
 def _usual(trusted: torch.Tensor, reference: torch.Tensor, unit: float) -> tuple[float, float]:

@@ -39,6 +39,7 @@ from coda.backends import registry
 from coda.errors import BackendUnavailable, CodaError, Unsupported
 from coda.numerics import Comparison, alike, response, within
 from coda.problem import Schedule
+from coda.stochastic import spread
 from coda.testing import as_bytes
 
 from ..records import GateRecord, Status
@@ -264,10 +265,21 @@ def expected(task: Task, case: Case, inputs: Mapping[str, Any]) -> tuple[dict[st
     return right, today, noise
 
 
+def scatter(
+    task: Task, case: Case, inputs: Mapping[str, Any], right: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """The spread of the reference where every result on its way is rounded at random. Raises `Blamed`."""
+    with trusted(f"the spread of {task.id}"):
+        return spread(
+            lambda x: reference(task, x), draws.upcast(inputs), right, seed=draws.subseed(case.seed, "spread") % 2**31
+        )
+
+
 def _values(
     task: Task, case: Case, inputs: Mapping[str, Any], one: Mapping[str, Any], two: Mapping[str, Any], report: Report
 ) -> None:
     right, today, noise = expected(task, case, inputs)
+    scattered = scatter(task, case, inputs, right)
     for o in task.outputs:
         x, y = one[o.name], two[o.name]
         unwritten = torch.isnan(x) & (y == torch.full_like(y, FILL))
@@ -287,6 +299,7 @@ def _values(
                 right[o.name],
                 working=case.dtype,
                 noise=noise[o.name],
+                spread=scattered[o.name],
                 length=max(case.dims.values()),
             )
         except ValueError as error:
