@@ -113,6 +113,13 @@ class TritonBackend:
         """See `registry.Backend`."""
         artifact.payload.run(tensors)
 
+    def straight(
+        self, artifact: Artifact, tensors: Mapping[str, Any], names: Sequence[str]
+    ) -> Callable[..., None] | None:
+        """See `registry.Straight`."""
+        runner: Runner = artifact.payload
+        return runner.straight(tensors, names)
+
     @staticmethod
     def _check(program: EpilogueProgram, problem: Problem, arch: str | None) -> None:
         if problem.compute == "float64":

@@ -137,6 +137,8 @@ def _check_slices(anatomy: Tiling, problem: Problem, schedule: Schedule, gemm: b
     what, got = "triton: Schedule.split_k", schedule.split_k
     if not gemm:
         raise BadSchedule(what, got=got, expected="1: a pointwise program has no product")
+    if got > MOST_SLICES:
+        raise BadSchedule(what, got=got, expected=f"at most {MOST_SLICES}")
     blocks = -(-problem.k // schedule.tile_k)
     if got > blocks:
         raise BadSchedule(
@@ -168,6 +170,8 @@ def _check_slices(anatomy: Tiling, problem: Problem, schedule: Schedule, gemm: b
         )
 
 
+MOST_SLICES = 32
+"""What an epilogue reads at a time: all of a number's slices."""
 MOST_SLABS = 1 << 28
 """Numbers in all slabs together: 1 GiB. What wants slices has few tiles: 132 of the largest one are 16 MiB."""
 
@@ -391,7 +395,7 @@ def _sliced(problem: Problem, have: Limits) -> list[Schedule]:
         tiles = _tiles(row, problem)
         if not tiles or row[0] >= 2 * problem.m or row[1] >= 2 * problem.n:
             continue
-        most = min(have.sms // tiles, problem.k // SHORTEST_SLICE)
+        most = min(have.sms // tiles, problem.k // SHORTEST_SLICE, MOST_SLICES)
         stages = _stages(row, problem, False)
         found += [
             Schedule("triton", *row[:4], stages, persistent=False, split_k=slices)

@@ -14,7 +14,7 @@ import pathlib
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -25,6 +25,7 @@ from coda.backends.finishing.arguments import Argument
 from coda.backends.finishing.dispatch import Dispatch, function_of
 from coda.backends.finishing.finisher import options, sections
 from coda.backends.finishing.refusals import raise_as_compile_error
+from coda.backends.finishing.straight import Line
 from coda.backends.triton import configs
 from coda.backends.triton.template import Generated
 from coda.errors import BackendUnavailable, CompileError
@@ -121,24 +122,39 @@ class Runner:
         workspace = None
         if self.workspace:
             workspace = torch.empty_strided((self.workspace,), (1,), dtype=torch.float32, device=device)
-        index = device.index or 0
-        if self.slices and self._product is not None:
-            self._product(self.slices, index, tensors, workspace, {})
-        if self.tiles and self._kernel is not None:
-            self._kernel(self._programs(device), index, tensors, workspace, {"ALIASED": self._aliased(tensors)})
-        if self.vector_blocks and self._finisher is not None:
-            self._finisher(self.vector_blocks, index, tensors, workspace, {})
+        for kernel, programs, constants in self._steps(tensors, device):
+            kernel(programs, device.index or 0, tensors, workspace, constants)
 
     def _build(self, tensors: Mapping[str, Any], device: Any) -> None:
         import torch
 
         workspace = torch.empty(max(1, self.workspace), dtype=torch.float32, device=device)
+        for kernel, programs, constants in self._steps(tensors, device):
+            kernel.build(programs, tensors, workspace, constants)
+
+    def _steps(self, tensors: Mapping[str, Any], device: Any) -> list[tuple[Dispatch, int, dict[str, Any]]]:
+        """Kernels in order, with how many programs of each and its constants."""
+        steps: list[tuple[Dispatch, int, dict[str, Any]]] = []
         if self.slices and self._product is not None:
-            self._product.build(self.slices, tensors, workspace, {})
+            steps.append((self._product, self.slices, {}))
         if self.tiles and self._kernel is not None:
-            self._kernel.build(self._programs(device), tensors, workspace, {"ALIASED": self._aliased(tensors)})
+            steps.append((self._kernel, self._programs(device), {"ALIASED": self._aliased(tensors)}))
         if self.vector_blocks and self._finisher is not None:
-            self._finisher.build(self.vector_blocks, tensors, workspace, {})
+            steps.append((self._finisher, self.vector_blocks, {}))
+        return steps
+
+    def straight(self, tensors: Mapping[str, Any], names: Sequence[str]) -> Callable[..., None] | None:
+        """See `registry.Straight`."""
+        device = tensors[self._first].device
+        steps = self._steps(tensors, device)
+        if not steps or env.interpreting():
+            return None
+        line = Line(names, tensors, device.index or 0)
+        line.aliased(self.outputs, self.inputs, self._aliased(tensors))
+        workspace = line.memory(self.workspace) if self.workspace else None
+        if not all([line.kernel(kernel, programs, workspace, constants) for kernel, programs, constants in steps]):
+            return None
+        return line.function(self.run, steps[0][0].hooks)
 
     def _programs(self, device: Any) -> int:
         """One program per tile, or per multiprocessor."""
