@@ -2,7 +2,6 @@
 
     again       of a kind of call of a program
     again_plan  of a kind of call of a plan
-    Text        a function being written: its lines, and what its names stand for
 
 Such a function takes a call (`args, operands, backend, config, out, constants`) and returns the outputs in order, or None for
 a call of another kind, which then goes the way that `coda.call` describes: it only ever repeats what that way has done before.
@@ -15,7 +14,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import CodeType
 from typing import Any
 
 import torch
@@ -24,6 +22,7 @@ from torch.autograd.graph import increment_version
 
 from coda import env, torch_private
 from coda.backends.registry import Artifact, Backend, Straight
+from coda.written import Text
 
 Again = Callable[..., "tuple[Any, ...] | None"]
 
@@ -64,34 +63,6 @@ class Launch:
     """Of every output, in order."""
     tensors: Mapping[str, Any]
     """Of a launch of this kind, by name; what is neither given nor new is the same every time."""
-
-
-class Text:
-    """A function being written."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.known: dict[str, Any] = {}
-
-    def name(self, stem: str, value: Any) -> str:
-        """A name for a value, which no other has."""
-        name = f"{stem}_{len(self.known)}"
-        self.known[name] = value
-        return name
-
-    def line(self, text: str) -> None:
-        """One more statement."""
-        self.lines.append(f"    {text}")
-
-    def function(self, head: str) -> Any:
-        """The function."""
-        exec(_code("\n".join([f"def {head}:", *self.lines])), self.known)  # noqa: S102  our own text; names are quoted
-        return self.known[head[: head.index("(")]]
-
-
-@functools.lru_cache(maxsize=1024)
-def _code(text: str) -> CodeType:
-    return compile(text, "<coda warm call>", "exec")
 
 
 def again(

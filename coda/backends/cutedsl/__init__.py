@@ -21,14 +21,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.util
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from coda.backends.cutedsl import configs, support
 from coda.backends.registry import Artifact, Support
 from coda.errors import BackendUnavailable, Unsupported
 from coda.problem import Problem, Schedule
 from coda.program import EpilogueProgram
+
+if TYPE_CHECKING:
+    from coda.backends.cutedsl.launch import Runner
 
 for _package, _distribution in (("quack", "quack-kernels"), ("cutlass", "nvidia-cutlass-dsl")):
     if importlib.util.find_spec(_package) is None:
@@ -95,6 +98,13 @@ class CuteDsl:
     def launch(self, artifact: Artifact, tensors: Mapping[str, Any]) -> None:
         """See `registry.Backend`."""
         artifact.payload.run(tensors)
+
+    def straight(
+        self, artifact: Artifact, tensors: Mapping[str, Any], names: Sequence[str]
+    ) -> Callable[..., None] | None:
+        """See `registry.Straight`."""
+        runner: Runner = artifact.payload
+        return runner.straight(tensors, names)
 
 
 @functools.lru_cache(maxsize=1024)

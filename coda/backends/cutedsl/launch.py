@@ -17,7 +17,7 @@ import math
 import sys
 import threading
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +30,7 @@ from quack.gemm_config import GemmConfig
 from coda.backends.cutedsl import configs, finish, operators, private
 from coda.backends.cutedsl.lowering import FOLDS, PLACES, Lowered, Port, Sink, lower
 from coda.backends.finishing.anatomy import Anatomy
+from coda.backends.finishing.straight import Line
 from coda.errors import CodaError, CompileError, Unsupported
 from coda.problem import Problem, Schedule
 from coda.program import EpilogueProgram
@@ -158,7 +159,7 @@ class Runner:
         ]
         self._sinks = [(sink.name, self.partials.place(sink.statistic)) for sink in self.lowered.sinks]
         self._size = self.partials.size
-        self._scalars = [port.name for port in self.lowered.ports if port.how == "scalar"]
+        self._scalars = [port for port in self.lowered.ports if port.how == "scalar"]
 
     @functools.cached_property
     def finisher(self) -> finish.Finish | None:
@@ -236,13 +237,72 @@ class Runner:
             partials = torch.empty(self._size, dtype=torch.float32, device=device)
             for name, place in self._sinks:
                 others[name] = partials.as_strided(*place)
-        form = tuple(name for name in self._scalars if isinstance(others[name], torch.Tensor))
+        form = tuple(port.name for port in self._scalars if isinstance(others[port.name], torch.Tensor))
         plan = self._plans.get(form)
         if plan is None:
             plan = self._plan(form, tensors["a"], tensors["b"], stores, others)
         plan.run(tensors["a"], tensors["b"], out=stores, scratch={}, **others)
         if self.finisher is not None:
             self.finisher.run(tensors, partials)
+
+    def straight(self, tensors: Mapping[str, Any], names: Sequence[str]) -> Callable[..., None] | None:
+        """See `registry.Straight`."""
+        device = tensors["a"].device
+        form = tuple(port.name for port in self._scalars if isinstance(tensors[port.operand], torch.Tensor))
+        found = private.inside(self._plans[form]) if form in self._plans else None
+        if found is None:
+            return None
+        line = Line(names, tensors, device.index or 0)
+        values = {port.name: self._expression(line, port, tensors) for port in self.lowered.ports}
+        for store in self.lowered.stores:
+            place = line.value(f"out.{store.output}")
+            values[store.name] = line.keep(f"{place}.view(float32)") if store.view else place
+        partials, places = self._places_of_partials(line)
+        values |= places
+        if found.numbers != {port.name for port in self.lowered.ports if port.how in ("scalar", "count")} & found.taken:
+            return None
+        fields = "".join(f"{values[name] if name in found.taken else None}, " for name in found.fields)
+        line.text.known |= {"float32": torch.float32, "aligned": _aligned}
+        function, scheduler = line.text.name("function", found.function), line.text.name("scheduler", found.scheduler)
+        given = (
+            f"{line.value('a')}, {line.value('b')}, {values.get('D')}, None, ({fields}), {scheduler}, None, None, None"
+        )
+        line.text.line(f"{function}({given})")
+        finisher = self.finisher
+        if finisher is None:
+            return line.function(self.run, None)
+        if not line.kernel(finisher.dispatch, finisher.blocks, partials, {}):
+            return None
+        return line.function(self.run, finisher.dispatch.hooks)
+
+    def _expression(self, line: Line, port: Port, tensors: Mapping[str, Any]) -> str:
+        """What `_getter` gets, as text; a number as quack wraps it."""
+        name = port.operand
+        if port.how == "count" or name in PLACES:
+            return line.text.name("always", self._getter(port)(tensors))
+        if port.how == "scalar" and not isinstance(tensors[name], torch.Tensor):
+            return line.number(name, float)
+        place = line.value(name)
+        if port.how == "scalar":
+            if tensors[name].dtype is not torch.float32:
+                place = line.keep(f"{place}.float()")
+            return f"{place}.data_ptr()"
+        if port.view:
+            return line.keep(f"{place}.view(float32)")
+        if port.how != "tile" and self.problem.spec(name).dtype == "int64":
+            return line.keep(f"aligned({place})")
+        return place
+
+    def _places_of_partials(self, line: Line) -> tuple[str | None, dict[str, str]]:
+        """The names of the workspace, and of each statistic's place in it; where there is one alone, they are the same."""
+        if not self._size:
+            return None, {}
+        (name, (shape, strides, start)), *more = self._sinks
+        if not more and start == 0 and math.prod(shape) == self._size:
+            partials = line.memory(shape, strides)
+            return partials, {name: partials}
+        partials = line.memory(self._size)
+        return partials, {name: line.keep(f"{partials}.as_strided{place}") for name, place in self._sinks}
 
     def build_finisher(self, tensors: Mapping[str, Any]) -> None:
         """Compile the finisher for such a launch; nothing runs."""

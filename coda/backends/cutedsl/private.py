@@ -3,6 +3,7 @@
     asm_f32, asm_s32            one PTX instruction on registers: `cutlass._mlir` is the only way to inline assembly
     select_pairs, sixteen_bits  the compare-and-select pair of quack's column select, which our own select builds on
     forget_plans                quack keeps a plan per shape for ever
+    inside                      of a plan, what its `run` calls: that takes some 8 µs of Python to find it out again
     recorded                    stages and shared memory of a kernel: quack computes both and reports neither
     hooks                       methods of quack's operators that our operators override: see `operators.py`
 
@@ -14,13 +15,14 @@ calls has no types.
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from cutlass import Float32, Int32
 from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import T, dsl_user_op
 from cutlass.utils import SmemAllocator
-from quack.epilogue.ops import _dup_s16sat_from_s32, _selp_pair_f16x2
+from quack.epilogue.ops import Scalar, _dup_s16sat_from_s32, _selp_pair_f16x2
 from quack.gemm_sm90 import GemmSm90
 from quack.gemm_sm100 import GemmSm100
 
@@ -82,6 +84,31 @@ def asm_f32_of_s32(text, constraints, x, *, loc=None, ip=None):
 def forget_plans(mod: object) -> None:
     """Empty the plans that quack keeps by full shapes and strides, without bound: a `Runner` keeps its own."""
     mod._plan_cache.clear()
+
+
+@dataclass(frozen=True)
+class Inside:
+    """What a plan's `run` calls: `function(A, B, D, C, fields, scheduler, None, None, None)`."""
+
+    function: Callable[..., None]
+    fields: tuple[str, ...]
+    """Of the epilogue's arguments, in order; those that are not in `taken` are None."""
+    taken: frozenset[str]
+    numbers: frozenset[str]
+    """Those taken that quack wraps: a number by value, a number on the device by its address."""
+    scheduler: tuple
+
+
+def inside(plan: object) -> Inside | None:
+    """Of an `EpiPlan`; None where a run would do more than call the function."""
+    p = plan.gemm_plan
+    if plan.swapped or not plan.b_kn or p.scheduler_static is None or p.split_k != 1 or p.cu_tiles_tile_m is not None:
+        return None
+    wrapped = {name for name, convert, _ in p.call_ops if convert is not None}
+    if any(getattr(convert, "__func__", None) is not Scalar.host_call_arg for _, convert, _ in p.call_ops if convert):
+        return None
+    taken = frozenset(name for name, _, _ in p.call_ops)
+    return Inside(p.compiled_fn, tuple(p.arg_template), taken, frozenset(wrapped), p.scheduler_static)
 
 
 @contextlib.contextmanager

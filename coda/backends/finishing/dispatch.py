@@ -3,6 +3,7 @@
     Dispatch      a kernel with its arguments and options, called with the tensors of a launch
     binder        a function that takes a launch's tensors apart for Triton, written once per kernel
     straight      a function that launches a compiled kernel on tensors, written once per variant (`private` has the launcher)
+    Descriptors   the descriptors of a matrix, remembered
     function_of   a function from its text, which is how all of these are written
 
 Triton looks at every argument of every launch to find the kernel compiled for it; with some twenty arguments that takes
@@ -52,7 +53,7 @@ class Dispatch:
 
         self._name = name
         self._function, self._options, self._hooks = function, dict(options), knobs.runtime
-        self._arguments, self._sizes = arguments, dict(sizes)
+        self.arguments, self.sizes = arguments, dict(sizes)
         self._variant, self._bind = variant(arguments, problem), binder(arguments, problem, sizes)
         self._direct = not env.interpreting()
         self._known: dict[Any, Launch] = {}
@@ -93,8 +94,23 @@ class Dispatch:
             raise_as_compile_error(error, self._name)
             raise
 
+    def ready(
+        self, device: int, tensors: Mapping[str, Any], constants: Mapping[str, Any]
+    ) -> tuple[private.Launcher, Any] | None:
+        """The launcher and the handle of what Triton compiled for such a launch; None where there was none, or where each
+        launch goes Triton's way."""
+        compiled = self._compiled.get((device, self._variant(tensors), *constants.values()))
+        if compiled is None or self._watched():
+            return None
+        return private.launcher(compiled), compiled.function
+
+    @property
+    def hooks(self) -> Any:
+        """What listens to launches: Triton's `knobs.runtime`."""
+        return self._hooks
+
     def _straight(self, launcher: private.Launcher, compiled: Any, constants: Mapping[str, Any]) -> Launch:
-        return straight(launcher, self._arguments, self._sizes, tuple(constants.values()), compiled.function)
+        return straight(launcher, self.arguments, self.sizes, tuple(constants.values()), compiled.function)
 
     def _watched(self) -> bool:
         """Whether somebody wants to hear of launches."""
@@ -176,7 +192,7 @@ def straight(
         value = f"tensors[{a.tensor!r}]"
         if a.what == "descriptor":
             encode = functools.partial(launcher.encode, descriptors) if launcher.encode else None
-            known[f"descriptor_{i}"] = _Descriptors(a, encode)
+            known[f"descriptor_{i}"] = Descriptors(a, encode)
             value = f"*descriptor_{i}({value})"
             descriptors += 1
         elif a.what == "pointer":
@@ -228,7 +244,7 @@ class _Address:
         return int(self._pointer)
 
 
-class _Descriptors:
+class Descriptors:
     """The descriptor of a matrix, as a launcher takes it; the last ones are remembered, by address and strides (the sizes
     are the artifact's)."""
 

@@ -16,8 +16,8 @@ in the cache folder or as `artifact.source`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from coda import env
 from coda.backends.finishing.modules import GENERATOR
@@ -26,6 +26,9 @@ from coda.backends.triton import configs
 from coda.errors import BackendError, BackendUnavailable, Unsupported
 from coda.problem import GEMM_DTYPES, Problem, Schedule
 from coda.program import EpilogueProgram
+
+if TYPE_CHECKING:
+    from coda.backends.triton.launch import Runner
 
 
 class TritonBackend:

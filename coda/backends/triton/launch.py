@@ -152,7 +152,7 @@ class Runner:
         line = Line(names, tensors, device.index or 0)
         line.aliased(self.outputs, self.inputs, self._aliased(tensors))
         workspace = line.memory(self.workspace) if self.workspace else None
-        if not all([line.kernel(kernel, programs, workspace, constants) for kernel, programs, constants in steps]):
+        if not all(line.kernel(kernel, programs, workspace, constants) for kernel, programs, constants in steps):
             return None
         return line.function(self.run, steps[0][0].hooks)
 

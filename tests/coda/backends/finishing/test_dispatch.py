@@ -206,7 +206,7 @@ def test_a_listening_profiler_hears_every_launch(kernel: Any, monkeypatch: pytes
 
 def test_descriptors_are_remembered_and_hold_no_memory() -> None:
     made = []
-    make = dispatch._Descriptors(ARGUMENTS[0], lambda d: (made.append(d) or len(made), *d.shape, *d.strides))
+    make = dispatch.Descriptors(ARGUMENTS[0], lambda d: (made.append(d) or len(made), *d.shape, *d.strides))
     x = torch.zeros(16, 64)
     assert make(x) == make(x) == (1, 16, 64, 64, 1)
     assert made[0].base is not x
