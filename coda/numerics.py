@@ -205,7 +205,8 @@ def within(
     spread = _nothing(reference) if spread is None else spread
     whole, noisy = _scale(reference), _scale(noise)
     unit = 2.0 ** -min(PRECISION[working], PRECISION[stored])
-    cap_rms = CAP_RMS * _scatter(reference.numel())
+    few = CAP_RMS * _scatter(reference.numel())
+    normal = torch.finfo(candidate.dtype).smallest_normal  # below it a dtype's precision is absolute
     usual_max, usual_rms = _usual(trusted, reference, unit)
     left = CANCELLED if whole == 0 and noisy == 0 else 0.0
     worst = _Worst()
@@ -221,8 +222,9 @@ def within(
         if r.numel() < BLOCK:  # a few sums may cancel to anything: then what they are sums of is the scale
             moved = z.abs().maximum(s) * 2.0**24
             scale_max, scale_rms = size_max.maximum(moved.amax(1)), size_rms.maximum(_rms(moved))
-        t_max = torch.minimum(other.amax(1).maximum(usual_max * scale_max), CAP_MAX * unit * scale_max)
-        t_rms = torch.minimum(_rms(other).maximum(usual_rms * scale_rms), cap_rms * unit * scale_rms)
+        cap_max, cap_rms = CAP_MAX * unit * scale_max.clamp_min(normal), few * unit * scale_rms.clamp_min(normal)
+        t_max = torch.minimum(other.amax(1).maximum(usual_max * scale_max), cap_max)
+        t_rms = torch.minimum(_rms(other).maximum(usual_rms * scale_rms), cap_rms)
         if (
             r.numel() < BLOCK
         ):  # nor can a sample so small show that the trusted kernel is poor: its own error counts whole

@@ -273,3 +273,23 @@ def test_what_cancels_whatever_the_inputs_may_leave_a_few_roundings():
     some = zero.clone()
     some[0, 0] = 1e-3  # and so has one that is not 0 everywhere
     assert not numerics.within(some.float() + 2.0**-23, some.float(), some, working="float32", length=100).ok
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_rounding_the_reference_is_never_too_far_however_small_it_is(dtype: str) -> None:
+    kind = getattr(torch, dtype)
+    for power in (0, -4, -7, -12, -15, -17, -20, -23):
+        generator = torch.Generator().manual_seed(-power)
+        reference = torch.randn(512, 130, generator=generator, dtype=torch.float64) * 2.0**power
+        reference[:256] *= 2.0**-5  # rows of the same output that are smaller still
+        stored = reference.to(kind)
+        found = within(stored, stored, reference, working="float16" if dtype == "float16" else "bfloat16")
+        assert found.ok, (power, found.ratio)
+
+
+def test_below_the_normal_numbers_a_wrong_result_is_still_wrong() -> None:
+    reference = torch.randn(64, 130, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 1e-5
+    good = reference.half()
+    assert within(good, good, reference, working="float16").ok
+    assert not within((reference * 1.05).half(), good, reference, working="float16").ok
+    assert not within(torch.zeros_like(good), torch.full_like(good, math.inf), reference, working="float16").ok

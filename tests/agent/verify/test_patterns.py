@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from agent.verify.patterns import describe
+from coda import numerics
 
 pytestmark = pytest.mark.interp
 
@@ -83,6 +84,12 @@ def test_magnitude_is_an_order() -> None:
     assert describe(RIGHT + noise, RIGHT).magnitude == "about 1e-3"
     assert describe(RIGHT, RIGHT * 0).magnitude == "where the reference is zero"
     assert describe(RIGHT[0], RIGHT).pattern == "shape"
+
+
+def test_what_is_right_but_for_its_precision_is_no_factor() -> None:
+    rounded = (RIGHT * 1.0003).half().double()
+    assert describe(rounded, RIGHT, tolerance=numerics.alike("float16")).pattern == "precision"
+    assert describe(RIGHT * 1.01, RIGHT, tolerance=numerics.alike("bfloat16")).pattern.startswith("factor")
 
 
 def test_vectors_and_empty_tensors_do_not_fail() -> None:
