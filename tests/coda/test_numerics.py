@@ -280,8 +280,8 @@ def test_rounding_the_reference_is_never_too_far_however_small_it_is(dtype: str)
     kind = getattr(torch, dtype)
     for power in (0, -4, -7, -12, -15, -17, -20, -23):
         generator = torch.Generator().manual_seed(-power)
-        reference = torch.randn(512, 130, generator=generator, dtype=torch.float64) * 2.0**power
-        reference[:256] *= 2.0**-5  # rows of the same output that are smaller still
+        reference = torch.randn(64, 66, generator=generator, dtype=torch.float64) * 2.0**power
+        reference[:32] *= 2.0**-5  # rows of the same output that are smaller still
         stored = reference.to(kind)
         found = within(stored, stored, reference, working="float16" if dtype == "float16" else "bfloat16")
         assert found.ok, (power, found.ratio)

@@ -87,7 +87,7 @@ def test_magnitude_is_an_order() -> None:
 
 
 def test_what_is_right_but_for_its_precision_is_no_factor() -> None:
-    rounded = (RIGHT * 1.0003).half().double()
+    rounded = (RIGHT * 1.0001).half().double()
     assert describe(rounded, RIGHT, tolerance=numerics.alike("float16")).pattern == "precision"
     assert describe(RIGHT * 1.01, RIGHT, tolerance=numerics.alike("bfloat16")).pattern.startswith("factor")
 
