@@ -70,6 +70,92 @@ def test_schedules(name: str, schedule: dict[str, Any]) -> None:
     programs.check(name, 1000, 1032, 520, "bfloat16", schedule, "cuda")
 
 
+SLICED: list[dict[str, Any]] = [
+    {"tile_m": 128, "tile_n": 256, "tile_k": 64, "warps": 8, "stages": 4, "persistent": False, "split_k": 8},
+    {"tile_m": 128, "tile_n": 128, "tile_k": 64, "warps": 8, "stages": 6, "persistent": False, "split_k": 3},
+    {"tile_m": 64, "tile_n": 128, "tile_k": 128, "warps": 4, "stages": 4, "persistent": False, "split_k": 2},
+    {
+        "tile_m": 64,
+        "tile_n": 64,
+        "tile_k": 64,
+        "warps": 4,
+        "stages": 3,
+        "persistent": False,
+        "split_k": 4,
+        "tma": False,
+    },
+]
+
+
+@pytest.mark.parametrize("shape", [(128, 4080, 4096), (200, 1032, 1000), (1, 96, 512), (0, 96, 512)], ids=str)
+@pytest.mark.parametrize("schedule", SLICED, ids=lambda s: f"{s['tile_m']}x{s['tile_n']}k{s['split_k']}")
+@pytest.mark.parametrize("name", [n for n, c in programs.PROGRAMS.items() if c.kind == "epilogue"])
+def test_slices(name: str, schedule: dict[str, Any], shape: tuple[int, int, int]) -> None:
+    """Each twice, with the same bits."""
+    programs.check(name, *shape, "bfloat16", schedule, "cuda")
+
+
+@pytest.mark.parametrize("schedule", SLICED, ids=lambda s: f"{s['tile_m']}x{s['tile_n']}k{s['split_k']}")
+@pytest.mark.parametrize("name", ["swiglu_backward", "residual_rms", "norm_backward", "plain"])
+def test_slices_in_a_graph(name: str, schedule: dict[str, Any]) -> None:
+    """A replay finds the workspace as the replay before left it."""
+    p, m, n, k = programs.program(name), 128, 1024, 2048
+    bound = programs.inputs(p, m, n, k, torch.bfloat16, "cuda", 3)
+    want = programs.run(p, bound, m, n, k, programs.Schedule(**schedule))
+    out = programs.outputs(p, m, n, torch.bfloat16, "cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        programs.run(p, bound, m, n, k, programs.Schedule(**schedule), out)
+    for _ in range(20):
+        for x in out.values():
+            x.fill_(math.nan)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert all(torch.equal(out[f"out.{x}"], want[x]) for x in want)
+    changed = torch.randn_like(bound["a"])
+    bound["a"].copy_(changed)
+    graph.replay()
+    programs.compare(p, bound, {x: out[f"out.{x}"] for x in want}, m, n)
+
+
+def test_slices_on_two_streams_do_not_meet() -> None:
+    """Calls that run at the same time, many in a row, behind inputs that are written late: each sees its own."""
+    p, m, n, k = programs.program("swiglu_backward"), 128, 2048, 2048
+    schedule = programs.Schedule(**SLICED[0])
+    both = [programs.inputs(p, m, n, k, torch.bfloat16, "cuda", seed) for seed in (1, 2)]
+    want = [programs.run(p, bound, m, n, k, schedule) for bound in both]
+    streams = [torch.cuda.Stream() for _ in both]
+    got: list[list[dict[str, torch.Tensor]]] = [[], []]
+    outs = [[programs.outputs(p, m, n, torch.bfloat16, "cuda") for _ in range(25)] for _ in both]
+    torch.cuda.synchronize()
+    for at in range(25):
+        for which, stream in enumerate(streams):
+            with torch.cuda.stream(stream):
+                late = {**both[which], "a": torch.full_like(both[which]["a"], math.nan)}
+                torch.cuda._sleep(100_000 * (1 + (at + which) % 2))
+                late["a"].copy_(both[which]["a"])
+                got[which].append(programs.run(p, late, m, n, k, schedule, outs[which][at]))
+    torch.cuda.synchronize()
+    for mine, found in zip(want, got, strict=True):
+        for one in found:
+            assert all(torch.equal(one[x], mine[x]) for x in mine)
+
+
+def test_slices_do_not_depend_on_what_runs_beside_them() -> None:
+    """The same bits behind another kernel that holds most multiprocessors, and after it."""
+    p, m, n, k = programs.program("residual_rms"), 128, 4096, 4096
+    bound = programs.inputs(p, m, n, k, torch.bfloat16, "cuda", 5)
+    schedule = programs.Schedule(**SLICED[1])
+    want = programs.run(p, bound, m, n, k, schedule)
+    beside, x = torch.cuda.Stream(), torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+    for _ in range(10):
+        with torch.cuda.stream(beside):
+            x @ x
+        got = programs.run(p, bound, m, n, k, schedule)
+        assert all(torch.equal(got[name], want[name]) for name in want)
+    torch.cuda.synchronize()
+
+
 @pytest.mark.parametrize("layout", ["row", "col", "any", "offset"])
 def test_layouts(layout: str) -> None:
     p, m, n, k = programs.program("norm_backward"), 300, 264, 136
