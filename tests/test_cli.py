@@ -994,7 +994,8 @@ def test_selftest_reports_what_it_missed(monkeypatch: pytest.MonkeyPatch) -> Non
             id=name, title=f"cheat {name}", expected="static", gate="static" if ok else "", status="POLICY", ok=ok
         )
 
-    def fake(*, quick: bool, on_row: Any) -> selftest.SelfTest:
+    def fake(*, quick: bool, short: bool, jobs: int, on_row: Any) -> selftest.SelfTest:
+        assert (short, jobs == 1) == (quick, not quick)
         rows = (row("X01", True), row("X02", False))
         for each in rows:
             on_row(each)
