@@ -1,5 +1,5 @@
-"""What test files of several folders share, importable by name: `authoring_support`, `kept_support`, and
-`tuning_support` with its backends.
+"""What test files of several folders share, importable by name: `authoring_support`, `kept_support`,
+`launch_support`, and `tuning_support` with its backends.
 
 Tests are no packages (`--import-mode=importlib`), so the folders of these modules are put on the path here, once.
 Property tests draw the same examples in every run, so that a failure can be repeated.
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-SHARED = ("agent/authoring", "agent/keeping", "coda/tuning")
+SHARED = ("agent/authoring", "agent/keeping", "coda/backends/finishing", "coda/tuning")
 
 sys.path[:0] = [str(Path(__file__).parent / folder) for folder in SHARED]
 
