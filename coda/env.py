@@ -40,6 +40,11 @@ def backend() -> str:
     return os.environ.get("CODA_BACKEND", "auto")
 
 
+def cache_dir_is_set() -> bool:
+    """Whether a variable names that folder."""
+    return bool(os.environ.get("CODA_CACHE_DIR"))
+
+
 def cache_dir() -> pathlib.Path:
     """The folder of compiled and tuned kernels. It need not exist yet."""
     value = os.environ.get("CODA_CACHE_DIR")

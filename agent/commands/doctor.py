@@ -207,22 +207,33 @@ def variables(unknown: Sequence[tuple[str, Sequence[str]]]) -> Iterator[Check]:
 
 
 def folders(settings: Settings) -> Iterator[Check]:
-    """Whether runs, kept kernels and caches can be written."""
+    """Whether what commands write can be written, where that is, and what put it there."""
     from coda import env
 
-    places = {
-        "runs": settings.runs_dir,
-        "kept kernels": settings.kernels_dir,
-        "cache": settings.cache_dir,
-        "kernel cache": env.cache_dir(),
-    }
-    for what, path in places.items():
+    mine = "the platform's" if settings.home is None else f"below {settings.source_of('home')}"
+    cache = "CODA_CACHE_DIR" if env.cache_dir_is_set() else "the platform's"
+    for what, path, whence in (
+        ("runs", settings.runs_dir, mine),
+        ("kept kernels", *_kernels(settings, mine)),
+        ("cache", settings.cache_dir, mine),
+        ("kernel cache", env.cache_dir(), cache),
+    ):
         if writable(path):
-            yield Check(f"folder of {what}", "ok", str(path))
+            yield Check(f"folder of {what}", "ok", f"{path} ({whence})")
         else:
-            yield Check(
-                f"folder of {what}", "problem", f"{path} cannot be written", "set CODA_AGENT_HOME or CODA_CACHE_DIR"
-            )
+            hint = "set CODA_AGENT_HOME or CODA_CACHE_DIR"
+            yield Check(f"folder of {what}", "problem", f"{path} ({whence}) cannot be written", hint)
+
+
+def _kernels(settings: Settings, mine: str) -> tuple[Path, str]:
+    """Where a passing kernel is kept without --into, why there, and where else kept kernels are found."""
+    from ..keeping.keep import default_folder
+    from ..keeping.shelves import shelves
+
+    path = default_folder(settings)
+    whence = mine if path == settings.kernels_dir else "this checkout's; --into names another"
+    others = [str(place) for place in shelves(settings) if place != path]
+    return path, f"{whence}; found too: {', '.join(others)}" if others else whence
 
 
 def writable(path: Path) -> bool:
@@ -291,11 +302,13 @@ def version(terminal: Terminal) -> Answer:
 
     data: dict[str, Any] = {"version": coda.__version__}
     if terminal.options.verbose:
+        from ..keeping.keep import default_folder
+
         settings = terminal.settings()
         data |= versions()
         data |= {
             "runs": str(settings.runs_dir),
-            "kernels": str(settings.kernels_dir),
+            "kernels": str(default_folder(settings)),
             "config": str(settings.config_file),
         }
 

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+import authored_kernels
 from agent.commands import doctor
 from agent.commands.doctor import Check
+from agent.keeping.keep import default_folder
 from agent.settings import load
 
 pytestmark = pytest.mark.null
@@ -121,6 +123,30 @@ def test_folders(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (places / "file").write_text("")
     monkeypatch.setenv("CODA_AGENT_HOME", str(places / "file" / "below"))
     assert words(doctor.folders(load()))["folder of runs"] == "problem"
+
+
+def test_the_folder_of_kernels_is_the_one_that_is_used_and_says_why(
+    places: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kernels() -> str:
+        return next(check.found for check in doctor.folders(load()) if check.check == "folder of kept kernels")
+
+    checkout = places / "checkout" / "authored_kernels"
+    checkout.mkdir(parents=True)
+    monkeypatch.setattr(authored_kernels, "FOLDER", checkout)
+    (checkout.parent / "pyproject.toml").write_text("")
+    assert default_folder(load()) == checkout
+    assert kernels() == f"{checkout} (this checkout's; --into names another)"
+    load().kernels_dir.mkdir(parents=True)
+    assert kernels().endswith(f"; found too: {load().kernels_dir})")
+    (checkout.parent / "pyproject.toml").unlink()  # installed as a package
+    assert kernels() == f"{load().kernels_dir} (the platform's; found too: {checkout})"
+    monkeypatch.setenv("CODA_AGENT_HOME", str(places / "home"))
+    assert kernels() == f"{places / 'home' / 'authored_kernels'} (below CODA_AGENT_HOME; found too: {checkout})"
+    monkeypatch.setenv("CODA_CACHE_DIR", str(places / "c"))
+    found = {check.check: check.found for check in doctor.folders(load())}
+    assert found["folder of kernel cache"] == f"{places / 'c'} (CODA_CACHE_DIR)"
+    assert found["folder of runs"] == f"{places / 'home' / 'runs'} (below CODA_AGENT_HOME)"
 
 
 def test_the_key_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
