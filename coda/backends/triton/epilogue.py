@@ -42,6 +42,9 @@ class Form:
     even_n: bool
     """Whether N is a multiple of the whole tile: no column needs a mask."""
     native_fp8: bool
+    ahead: bool = False
+    """Whether rows and cols are read with the tiles: behind a product that is another kernel, so that only slabs are waited
+    for."""
 
 
 class Epilogue(Vectors):
@@ -52,21 +55,30 @@ class Epilogue(Vectors):
         self.anatomy, self.form = anatomy, form
         self.rows = Axis("rows", "row_ok")
         self.tiles: dict[int, str] = {}
+        self._widths: dict[str, Fraction] = {}
+        """Of columns, by the name of their positions."""
+        self._vectors: dict[str, tuple[str, str]] = {}
+        """Rows and cols that are read ahead, by name: their positions, and the text of their reading."""
 
     def read(self) -> tuple[list[str], list[str]]:
-        """The lines that read tiles, and the names of what was read: a function of its own, called ahead of `write`."""
+        """The lines that read tiles, and the names of what was read: a function of its own, which a kernel calls ahead of what
+        `write` writes. Written behind it: only then is it known which vectors are read."""
+        self.lines, self._axes, names = [], {}, []
         self._positions()
-        names = []
         for i in self.anatomy.in_tile:
             node = self.program.nodes[i]
             if node.op == "operand" and node.type.kind is Kind.TILE:
                 self._read(i, node)
                 names.append(f"{node.attr('name')}_in")
-        lines, self.lines, self._axes = self.lines, [], {}
-        return lines, names
+        for name, (at, text) in self._vectors.items():
+            if at in self._widths:
+                self.columns(self._widths[at])
+            self.line(f"{name} = {text}")
+        return self.lines, [*names, *self._vectors]
 
     def write(self) -> tuple[list[str], list[str]]:
         """The lines that compute and store, and the names of this part's shares in statistics of rows."""
+        self.lines, self._axes = [], {}
         self._positions()
         shares: dict[Statistic, list[str]] = {}
         if self.anatomy.tile_outputs:
@@ -110,7 +122,18 @@ class Epilogue(Vectors):
             inside = f"({name} < {whole}) & (tl.arange(0, {count}) < {used})" if used < count else f"{name} < {whole}"
             self.line(f"{name}_ok = {inside}")
         self._axes[name] = Axis(name, f"{name}_ok")
+        if size == 1:
+            self._widths[name] = width
         return self._axes[name]
+
+    def _operand(self, node: Node, axis: Axis | None) -> str:
+        """As everywhere, or by the name under which `read` has read it."""
+        text = super()._operand(node, axis)
+        if not self.form.ahead or axis is None or (axis.at != self.rows.at and axis.at not in self._widths):
+            return text
+        name = f"{node.attr('name')}_at_{axis.at}"
+        self._vectors[name] = (axis.at, text)
+        return name
 
     @functools.cached_property
     def _packed_widths(self) -> set[Fraction]:

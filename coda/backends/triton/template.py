@@ -9,7 +9,7 @@ under masks, from the accumulator's parts.
 
 Where the schedule cuts K into slices (`split_k`), the product is a kernel of its own (see `product`), and the tile kernel is
 the epilogue alone: a tile of its own size (`configs.epilogue_tile`), small enough for all multiprocessors to have some, whose
-accumulator is the sum of the slabs. It reads its matrices before it waits for the product.
+accumulator is the sum of the slabs. It reads its operands before it waits for the product.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def generate(
         tile_m, tile_n, warps = configs.epilogue_tile(anatomy, problem)
     part = tile_n // schedule.split
     step = anatomy.step(part)
-    form = Form(tile_m, part, step, problem.n % (step * schedule.split) == 0, native)
+    even = problem.n % (step * schedule.split) == 0
+    form = Form(tile_m, part, step, even, native, ahead=schedule.split_k > 1)
     early = configs.has_tma(arch) and not interpreted and not schedule.persistent
     module = _Module(program, problem, schedule, anatomy, form, configs.has_tma(arch) or interpreted, early, warps)
     return module.generated()
@@ -140,8 +141,8 @@ class _Module:
     # the tile kernel ----------------------------------------------------------------------------------------------
     def _tile_kernel(self) -> tuple[list[str], tuple[Argument, ...]]:
         epilogue = Epilogue(self.anatomy, self.problem, self.form)
-        reading, inputs = epilogue.read()
         body, shares = epilogue.write()
+        reading, inputs = epilogue.read()
         self.epilogue, self.inputs, self.shares = epilogue, inputs, shares
         arguments = self._operands(epilogue.used)
         for output in self.anatomy.tile_outputs:
