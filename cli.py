@@ -12,7 +12,11 @@ from typing import Annotated
 import typer
 
 from agent.commands.entry import app, command
+from agent.commands.flags import listed
 from agent.commands.terminal import Answer, Terminal
+
+SIZES, PEERS = "4096x4096x4096,512x4096x4096", "compile,quack"
+"""How lists are written, for hints."""
 
 # shared parameters ----------------------------------------------------------------------------------------------------
 
@@ -20,13 +24,13 @@ Arch = Annotated[
     str | None,
     typer.Option(
         "--arch",
-        metavar="sm_90",
-        help="GPU architecture that the compile gate builds for; the GPU's own, or sm_90 without one.",
+        metavar="ARCH",
+        help="GPU architecture to build for, such as sm_90. Default: the GPU's own, or sm_90 without one.",
     ),
 ]
 Backends = Annotated[
     list[str] | None,
-    typer.Option("--backend", metavar="NAME", help="Fused backend; repeat for several. Default: all."),
+    typer.Option("--backend", metavar="NAME", help="triton or cutedsl; repeat for both. Default: both."),
 ]
 NoGpu = Annotated[
     bool, typer.Option("--no-gpu", help="Do not use a GPU: numerics in Triton's interpreter, no benchmark.")
@@ -55,26 +59,45 @@ def author(
         ),
     ] = None,
     llm: Annotated[
-        str | None, typer.Option(metavar="WHO", help="anthropic, replay, replay:RUN, folder:DIR or scripted:FILE.")
+        str | None,
+        typer.Option(
+            metavar="WHO",
+            help="anthropic, replay, replay:RUN, folder:DIR or scripted:FILE. Default: anthropic, where a key is set.",
+        ),
     ] = None,
-    model: Annotated[str | None, typer.Option(metavar="ID", help="Model id; any string.")] = None,
-    rounds: Annotated[int | None, typer.Option(metavar="N", help="Most rounds.")] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="ID", help="Model id; any string. Default: claude-opus-5-5.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(metavar="N", help="Most rounds. Default: 8.")] = None,
     max_tokens_total: Annotated[
-        int | None, typer.Option(metavar="N", help="Most tokens of the run, input and output.")
+        int | None, typer.Option(metavar="N", help="Most tokens of the run, input and output. Default: no limit.")
     ] = None,
-    max_cost: Annotated[float | None, typer.Option(metavar="USD", help="Most US dollars of the run.")] = None,
-    time: Annotated[str | None, typer.Option(metavar="20m", help="Longest run.")] = None,
+    max_cost: Annotated[
+        float | None, typer.Option(metavar="USD", help="Most US dollars of the run. Default: no limit.")
+    ] = None,
+    time: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Longest run, such as 20m. Default: no limit.")
+    ] = None,
     goal: Annotated[
-        float | None, typer.Option(metavar="0.95", help="Fraction of the physical floor's speed to reach; needs a GPU.")
+        float | None,
+        typer.Option(
+            metavar="FRACTION",
+            help="Of the physical floor's speed, such as 0.95, to go on for; needs a GPU. Default: a pass will do.",
+        ),
     ] = None,
     arch: Arch = None,
     backend: Backends = None,
     no_gpu: NoGpu = False,
     tune: Tune = False,
-    into: Annotated[Path | None, typer.Option(metavar="DIR", help="Where a passing kernel is kept.")] = None,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the kept kernel.")] = None,
+    into: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where a passing kernel is kept. Default: as `doctor` says.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the kept kernel. Default: made of the model id.")
+    ] = None,
     resume: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Go on with a run; what was paid for is reused.")
+        str | None,
+        typer.Option(metavar="RUN", help="Go on with a run; what was paid for is reused. Default: a new run."),
     ] = None,
     show_own: Annotated[bool, typer.Option("--show-own-example", help="Withhold no example; recorded.")] = False,
     dry_run: Annotated[
@@ -118,7 +141,7 @@ def review(
     backend: Backends = None,
     no_gpu: NoGpu = False,
     into: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where the packet goes instead of the kernel's folder.")
+        Path | None, typer.Option(metavar="DIR", help="Where the packet goes. Default: the kernel's folder.")
     ] = None,
 ) -> Answer:
     """Judge a kernel again from scratch and write REVIEW.md and review.html."""
@@ -134,7 +157,8 @@ def promote(
     reviewer: Annotated[str, typer.Option(metavar="NAME", help="The person who answers for it.")],
     note: Annotated[str, typer.Option(metavar="TEXT", help="What was looked at, and why it may be used.")],
     waive_gpu: Annotated[
-        str | None, typer.Option(metavar="REASON", help="Promote without a GPU benchmark; recorded.")
+        str | None,
+        typer.Option(metavar="REASON", help="Promote without a GPU benchmark; recorded. Default: one is needed."),
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Promote anew what is promoted already.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be written; write nothing.")] = False,
@@ -152,14 +176,21 @@ def promote(
 def compare(
     terminal: Terminal,
     subjects: Annotated[
-        list[str] | None, typer.Argument(metavar="A [B…]", help="Tasks, kept kernels, curated examples or runs.")
+        list[str] | None,
+        typer.Argument(
+            metavar="NAME", help="Tasks, kept kernels, curated examples or runs; the first is compared with the others."
+        ),
     ] = None,
     threshold: Annotated[
-        float | None, typer.Option(metavar="PERCENT", help="Exit 7 where A is slower than B by more.")
+        float | None,
+        typer.Option(
+            metavar="PERCENT", help="Exit 7 where the first is slower than another by more. Default: no limit."
+        ),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="The leaderboard: every task, from its records.")] = False,
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="With --all: write the leaderboard as one page.")
+        Path | None,
+        typer.Option(metavar="FILE", help="With --all: write the leaderboard as one page. Default: none is written."),
     ] = None,
     run: Annotated[
         bool, typer.Option("--run", help="Measure them on this GPU first; keep the records beside the kernels.")
@@ -176,20 +207,23 @@ def compare(
 @command("verify")
 def verify(
     terminal: Terminal,
-    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="A kernel file.")] = None,
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="A kernel file; none with --all.")] = None,
     task: Annotated[
-        str | None, typer.Option(metavar="ID", help="Id, title or alias of the task that it is for.")
+        str | None,
+        typer.Option(metavar="ID", help="Id, title or alias of its task; needed with FILE."),
     ] = None,
     schedule: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A schedule as JSON, submitted with it.")
+        Path | None, typer.Option(metavar="FILE", help="A schedule as JSON, submitted with it. Default: none.")
     ] = None,
     shapes: Annotated[
-        str, typer.Option(metavar="MxNxK,…", help="Sizes of the benchmark. Default: the task's own.")
-    ] = "",
+        str | None, typer.Option(metavar="MxNxK,…", help="Sizes of the benchmark. Default: the task's own.")
+    ] = None,
     peers: Annotated[
-        str, typer.Option(metavar="NAME,…", help="Competing peers of the benchmark. Default: all that apply.")
-    ] = "",
-    record: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the benchmark's records there.")] = None,
+        str | None, typer.Option(metavar="NAME,…", help="Competing peers of the benchmark. Default: all that apply.")
+    ] = None,
+    record: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the benchmark's records there. Default: nowhere.")
+    ] = None,
     arch: Arch = None,
     backend: Backends = None,
     no_gpu: NoGpu = False,
@@ -197,20 +231,25 @@ def verify(
     everything: Annotated[
         bool, typer.Option("--all", help="Prove every curated and kept kernel again, on the CPU.")
     ] = False,
-    sample: Annotated[int | None, typer.Option(metavar="N", help="With --all: so many of them, drawn.")] = None,
-    seed: Annotated[int | None, typer.Option(metavar="N", help="Of the sample; drawn and told unless given.")] = None,
-    jobs: Annotated[int | None, typer.Option(metavar="N", help="With --all: so many at a time.")] = None,
+    sample: Annotated[
+        int | None, typer.Option(metavar="N", help="With --all: so many of them, drawn. Default: every one.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Of the sample. Default: drawn, and told.")] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="With --all: so many at a time. Default: as many as processors, at most 8."),
+    ] = None,
 ) -> Answer:
     """Judge a kernel file. Exit 0 where every required gate passes, 4 where one refuses."""
     from agent.commands import bank, judging
 
-    named = tuple(name for name in peers.split(",") if name)
-    how = judging.Judging(arch, tuple(backend or ()), not no_gpu, shapes, named, tune)
+    sizes, named = listed("--shapes", shapes, SIZES), listed("--peers", peers, PEERS)
+    how = judging.Judging(arch, tuple(backend or ()), not no_gpu, ",".join(sizes), named, tune)
     if everything:
         alone: dict[str, object] = {"FILE": file, "--task": task, "--schedule": schedule, "--record": record}
         alone |= {
-            "--shapes": shapes or None,
-            "--peers": peers or None,
+            "--shapes": shapes,
+            "--peers": peers,
             "--tune": tune or None,
             "--no-gpu": no_gpu or None,
         }
@@ -222,12 +261,14 @@ def verify(
 @command("collect")
 def collect(
     terminal: Terminal,
-    runs: Annotated[list[str], typer.Argument(metavar="RUN…", help="Runs that have ended, by name or folder.")],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN", help="Runs that have ended, by name or folder.")],
     campaign: Annotated[
-        str, typer.Option(metavar="NAME", help="Default: the run's day and the model that answered.")
+        str,
+        typer.Option(metavar="NAME", show_default=False, help="Default: the run's day and the model that answered."),
     ] = "",
     into: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Instead of the checkout's authored_kernels/campaigns.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Where records go. Default: the checkout's authored_kernels/campaigns."),
     ] = None,
 ) -> Answer:
     """Keep what became of runs as small records, for the tables of the leaderboard."""
@@ -242,21 +283,27 @@ def tune(
     subjects: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="TASK|KERNEL…",
+            metavar="NAME",
             help="Tasks (example and kept kernels), examples, kept kernels, runs, kernel files. Equal programs once.",
         ),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every task's example and kept kernels.")] = False,
-    task: Annotated[str | None, typer.Option(metavar="ID", help="The task of a kernel file.")] = None,
+    task: Annotated[
+        str | None, typer.Option(metavar="ID", help="The task of a kernel file. Default: none; then --shapes.")
+    ] = None,
     shapes: Annotated[
-        str, typer.Option(metavar="MxNxK,…", help="Sizes. Default: the benchmark sizes of the task.")
-    ] = "",
-    dtype: Annotated[str, typer.Option(metavar="NAME", help="bfloat16, float16 or float32.")] = "bfloat16",
+        str | None, typer.Option(metavar="MxNxK,…", help="Sizes. Default: the benchmark sizes of the task.")
+    ] = None,
+    dtype: Annotated[str, typer.Option(metavar="bfloat16|float16|float32", help="Of the matrices.")] = "bfloat16",
     weights: Annotated[
         str, typer.Option(metavar="row|col|both", help="Layout of b: col is a linear layer's weight.mT.")
     ] = "row",
-    budget: Annotated[float | None, typer.Option(metavar="SECONDS", help="Start nothing later.")] = None,
-    workers: Annotated[int | None, typer.Option(metavar="N", help="Processes that compile.")] = None,
+    budget: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Start nothing later. Default: no limit.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(metavar="N", help="Processes that compile. Default: by processors and memory.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Measure again what is known.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be tuned; no GPU needed.")] = False,
     compile_only: Annotated[
@@ -273,7 +320,7 @@ def tune(
         subjects=tuple(subjects or ()),
         everything=everything,
         task=task,
-        shapes=shapes,
+        shapes=",".join(listed("--shapes", shapes, SIZES)),
         backends=tuple(backend or ()),
         dtype=dtype,
         weights=weights,
@@ -292,13 +339,15 @@ def bench(
     terminal: Terminal,
     subjects: Annotated[
         list[str] | None,
-        typer.Argument(metavar="TASK|KERNEL…", help="Tasks (example and kept kernels), examples, kept kernels, runs."),
+        typer.Argument(metavar="NAME", help="Tasks (example and kept kernels), examples, kept kernels, runs."),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every task's example and kept kernels.")] = False,
     shapes: Annotated[
-        str, typer.Option(metavar="MxNxK,…", help="Sizes. Default: the benchmark sizes of the task.")
-    ] = "",
-    peers: Annotated[str, typer.Option(metavar="NAME,…", help="Competing peers. Default: all that apply.")] = "",
+        str | None, typer.Option(metavar="MxNxK,…", help="Sizes. Default: the benchmark sizes of the task.")
+    ] = None,
+    peers: Annotated[
+        str | None, typer.Option(metavar="NAME,…", help="Competing peers. Default: all that apply.")
+    ] = None,
     backend: Backends = None,
     protocol: Annotated[
         str, typer.Option(metavar="default|paper", help="paper: 30 runs in a row, mean and standard deviation.")
@@ -306,18 +355,28 @@ def bench(
     rounds: Annotated[int, typer.Option(metavar="N", help="Rounds of the default protocol.")] = 25,
     resume: Annotated[bool, typer.Option("--resume", help="Skip what --out has already.")] = False,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR|FILE.json", help="Results as they come, then the records.")
+        Path | None,
+        typer.Option(
+            metavar="DIR|FILE.json",
+            help="Results as they come, then the records. Default: below the user's state folder.",
+        ),
     ] = None,
     plots: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Pictures as SVG and PNG; needs the extra [plot].")
+        Path | None,
+        typer.Option(metavar="DIR", help="Pictures as SVG and PNG; needs the extra [plot]. Default: none are drawn."),
     ] = None,
     tune: Annotated[bool, typer.Option("--tune", help="Tune every kernel at these sizes first.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Put the records beside the kernels.")] = False,
     cache_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="All compilers' caches in one folder, to be carried along.")
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="All compilers' caches in one folder, to be carried along. Default: each one's own."
+        ),
     ] = None,
     parallel: Annotated[int, typer.Option(metavar="N", help="Benchmarks that compile at once; 0: by processors.")] = 0,
-    budget: Annotated[float | None, typer.Option(metavar="SECONDS", help="Start nothing later.")] = None,
+    budget: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Start nothing later. Default: no limit.")
+    ] = None,
 ) -> Answer:
     """Time kernels against everything people use today, side by side on this GPU."""
     from agent.commands import bench as benching
@@ -325,8 +384,8 @@ def bench(
     asked = benching.Asked(
         subjects=tuple(subjects or ()),
         everything=everything,
-        shapes=shapes,
-        peers=tuple(name for name in peers.split(",") if name),
+        shapes=",".join(listed("--shapes", shapes, SIZES)),
+        peers=listed("--peers", peers, PEERS),
         backends=tuple(backend or ()),
         protocol=protocol,
         rounds=rounds,

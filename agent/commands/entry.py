@@ -20,6 +20,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
+from .flags import Command
 from .terminal import (
     Answer,
     Exit,
@@ -135,11 +136,13 @@ Verbose = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on stderr but warnings and errors.")]
 Color = Annotated[
-    str, typer.Option("--color", metavar="auto|always|never", help="NO_COLOR, FORCE_COLOR and TERM=dumb count.")
+    str, typer.Option("--color", metavar="auto|always|never", help="auto heeds NO_COLOR, FORCE_COLOR and TERM=dumb.")
 ]
 NoProgress = Annotated[bool, typer.Option("--no-progress", help="No live display.")]
-Config = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Instead of the user's config.toml.")]
-Folder = Annotated[Path | None, typer.Option("-C", metavar="DIR", help="As if started there.")]
+Config = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="Settings file. Default: the user's config.toml.")
+]
+Folder = Annotated[Path | None, typer.Option("-C", metavar="DIR", help="As if started there. Default: here.")]
 
 COMMON: tuple[tuple[str, Any, Any], ...] = (
     ("json_", Json, False),
@@ -213,7 +216,7 @@ def command(name: str) -> Callable[[Callable[..., Answer]], Callable[..., Answer
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in parameters}
         run.__name__, run.__doc__ = body.__name__, body.__doc__
-        app.command(name, context_settings=CONTEXT, epilog=STREAMS)(run)
+        app.command(name, cls=Command, context_settings=CONTEXT, epilog=STREAMS)(run)
         return body
 
     return decorate

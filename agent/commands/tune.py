@@ -74,8 +74,6 @@ class Asked:
         if self.task is not None and (loose or self.everything):
             said = repr(loose[0]) if loose else "--all"
             raise UsageError(f"--task is that of a kernel file, and {said} is none", hint="leave out --task")
-        if self.shapes and not all(self.shapes.split(",")):
-            raise UsageError(f"--shapes {self.shapes!r} names an empty shape", hint="write MxNxK,MxNxK, in numbers")
         for flag, value, known in (("--dtype", self.dtype, DTYPES), ("--weights", self.weights, WEIGHTS)):
             if value not in known:
                 raise UsageError(f"{flag} {value!r} is none", hint=f"there are: {', '.join(known)}")

@@ -217,12 +217,14 @@ def test_what_was_not_tuned_is_said_and_is_no_success(here: pathlib.Path, monkey
     asked = dataclasses.replace(ASKED, shapes="1x4096x4096", tune=True)
     failure = Failure("not-tuned", "1 of 2 not tuned", "the table says why")
     said = Answer({"jobs": []}, list, Exit.GOAL_NOT_MET, failure, warnings=("left out: x",))
-    monkeypatch.setattr(tune, "tune", lambda terminal, asked: said)
+    given: list[Any] = []
+    monkeypatch.setattr(tune, "tune", lambda terminal, asked, found: given.append(found) or said)
     answer = run(asked)
     assert (answer.exit, answer.failure.code) == (Exit.GOAL_NOT_MET, "not-tuned")
     assert "left out: x" in answer.warnings
     assert any(w.startswith("--tune: 1 of 2 not tuned") for w in answer.warnings)
-    monkeypatch.setattr(tune, "tune", lambda terminal, asked: Answer({"jobs": [1]}, list))
+    assert [target.id for target in given[0]] == ["examples_curated/rms_scale"]  # what is measured is what is tuned
+    monkeypatch.setattr(tune, "tune", lambda terminal, asked, found: Answer({"jobs": [1]}, list))
     answer = run(asked)
     assert (answer.exit, answer.data["tuned"]) == (Exit.OK, {"jobs": [1]})
 

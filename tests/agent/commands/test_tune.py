@@ -103,7 +103,7 @@ def test_without_a_gpu_it_says_so_and_what_can_be_done() -> None:
         (("swiglu_backward", "--arch", "sm_12"), "no architecture"),
         (("swiglu_bakward", "--dry-run"), "swiglu_bakward"),
         (("swiglu_backward", "--dry-run", "--shapes", "4096"), "no shape of swiglu_backward"),
-        (("swiglu_backward", "--dry-run", "--shapes", ","), "--shapes ',' names an empty shape"),
+        (("swiglu_backward", "--dry-run", "--shapes", ","), "--shapes ',' names nothing"),
         (("nothing.py", "--dry-run"), "cannot be read"),
     ],
 )
