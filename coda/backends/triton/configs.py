@@ -177,9 +177,10 @@ MOST_SLABS = 1 << 28
 
 
 def slabs(problem: Problem, schedule: Schedule) -> int:
-    """Numbers of fp32 in the slabs: (M, whole tiles of columns) per slice of K; none where K is not cut."""
+    """Numbers of fp32 in the slabs: (M, whole tiles of columns) per slice of K, and what an epilogue's last tile reads beside
+    the last row; none where K is not cut."""
     lead = -(-problem.n // schedule.tile_n) * schedule.tile_n
-    return schedule.split_k * problem.m * lead if schedule.split_k > 1 else 0
+    return schedule.split_k * problem.m * lead + WIDEST_POINTWISE if schedule.split_k > 1 else 0
 
 
 def _check_size(anatomy: Tiling, problem: Problem, schedule: Schedule, arch: str | None, gemm: bool) -> None:

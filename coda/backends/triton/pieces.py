@@ -70,15 +70,18 @@ def to_slab(slabs, acc, slice, row0, col0, M, lead):
 
 @triton.jit
 def summed(slabs, row0, col0, M, lead, ROWS: tl.constexpr, COLUMNS: tl.constexpr, SLICES: tl.constexpr):
-    """The sum of a tile over all slices, in their order; from L2, where another kernel has just written them."""
-    rows = row0 + tl.arange(0, ROWS)
+    """The sum of a tile over all slices, in their order; from L2, where another kernel has just written them.
+
+    Nothing is masked, so that all slices are under way at a time: rows below the matrix are its last one once more, columns
+    beside it whatever lies there, and neither is stored or counted.
+    """
+    rows = tl.minimum(row0 + tl.arange(0, ROWS), M - 1)
     columns = col0 + tl.arange(0, COLUMNS)
-    inside = (rows < M)[:, None] & (columns < lead)[None, :]
     place = slabs + rows.to(tl.int64)[:, None] * lead + columns[None, :]
-    acc = tl.load(place, mask=inside, other=0.0, cache_modifier=".cg")
+    acc = tl.load(place, cache_modifier=".cg")
     for _ in tl.static_range(1, SLICES):
         place += tl.cast(M, tl.int64) * lead
-        acc += tl.load(place, mask=inside, other=0.0, cache_modifier=".cg")
+        acc += tl.load(place, cache_modifier=".cg")
     return acc
 
 

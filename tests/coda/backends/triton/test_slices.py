@@ -83,7 +83,7 @@ def test_every_number_that_is_read_was_written(interp: Any) -> None:
 
 
 def check_poisoned() -> None:
-    """Slabs and partials are full of NaN before each launch, as is everything around the outputs."""
+    """Slabs and partials are full of NaN before each launch, and nothing beyond the outputs is written."""
     empty = torch.empty_strided
 
     def poisoned(*args: Any, **kwargs: Any) -> torch.Tensor:
@@ -349,7 +349,7 @@ def test_launches_are_product_tiles_finisher(monkeypatch: pytest.MonkeyPatch) ->
         at = runner.sizes["slabs_at"]
         assert at % 32 == 0
         assert at >= runner.sizes["tiles_n"] * 64  # one plane of partials
-        assert runner.workspace == at + 3 * 64 * 256
+        assert runner.workspace == at + 3 * 64 * 256 + 1024  # whose last row may be read beyond
 
 
 def _workspace(x: Any, runner: Any) -> bool:
