@@ -64,6 +64,9 @@ MAX_ULPS, RMS_ULPS = 1.0, 0.25
 CAP_MAX, CAP_RMS = 4.0, 1.0
 """How much of the trusted kernel's error counts, in units of 2^-p of the working dtype (of a coarser stored one) and of the
 block's size."""
+CAP_BITS = 20
+"""Of those units: no finer, since a trusted fp32 kernel is off by many roundings wherever it sums or takes exponentials, and its
+own error in one block is one draw of many."""
 SPREAD_MAX, SPREAD_RMS = 4.0, 3.0
 """How many times what random roundings do one kernel's own may do: a few deviations of a sum of few errors."""
 SPREAD_EXACT = 64.0
@@ -204,7 +207,7 @@ def within(
     noise = _nothing(reference) if noise is None else noise
     spread = _nothing(reference) if spread is None else spread
     whole, noisy = _scale(reference), _scale(noise)
-    unit = 2.0 ** -min(PRECISION[working], PRECISION[stored])
+    unit = 2.0 ** -min(PRECISION[working], PRECISION[stored], CAP_BITS)
     few = CAP_RMS * _scatter(reference.numel())
     normal = torch.finfo(candidate.dtype).smallest_normal  # below it a dtype's precision is absolute
     usual_max, usual_rms = _usual(trusted, reference, unit)

@@ -293,3 +293,13 @@ def test_below_the_normal_numbers_a_wrong_result_is_still_wrong() -> None:
     assert within(good, good, reference, working="float16").ok
     assert not within((reference * 1.05).half(), good, reference, working="float16").ok
     assert not within(torch.zeros_like(good), torch.full_like(good, math.inf), reference, working="float16").ok
+
+
+def test_a_kernel_in_fp32_that_is_as_wrong_as_eager_passes() -> None:
+    generator = torch.Generator().manual_seed(3)
+    reference = torch.rand(64, 130, generator=generator, dtype=torch.float64)
+    signs = torch.randn(64, 130, generator=generator, dtype=torch.float64)
+    trusted = (reference * (1 + signs * 2.0**-21)).float()  # a few roundings of a logit, seen through exp
+    assert within((reference * (1 + signs * 1.05 * 2.0**-21)).float(), trusted, reference, working="float32").ok
+    assert not within((reference * (1 + signs * 2.0**-18)).float(), trusted, reference, working="float32").ok
+    assert not within(reference.half().float(), torch.full_like(trusted, math.inf), reference, working="float32").ok
