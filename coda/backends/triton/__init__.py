@@ -3,13 +3,15 @@
     configs.py     schedules: which are possible, which one is the default
     tiling.py      what a program asks of tiles: how they may be cut, what they move
     epilogue.py    the text of a tile's epilogue
+    product.py     the text of a product: the loop over K, and the kernel that computes slices of it
     template.py    the text of a module: GEMM and pointwise template, arguments of the kernels
     pieces.py      parts of tiles that generated kernels call: splitting, segments, shares in every statistic
     launch.py      cross-compilation, launches
 
 What knows no template is in the room below, `coda.backends.finishing`: a program taken apart, operations and vectors as text,
 the finisher, and what writes, imports and launches such texts.
-Two launches at most: the tile kernel, and the finisher where a program returns vectors. The text of a kernel can be read
+Two launches at most: the tile kernel, and the finisher where a program returns vectors; one more before them where the schedule
+cuts K into slices. The text of a kernel can be read
 in the cache folder or as `artifact.source`.
 """
 

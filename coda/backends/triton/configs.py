@@ -22,6 +22,10 @@ time of cuBLAS's GEMM alone in the same run, finisher included; eN = split N, p 
     two programs per SM (128x128, 4 warps)   slower: swiglu_backward 1.48 where one of 128x256 had 1.36, rms_scale 1.05
     group_m 4, 16                         as 8 at 4096; at 8192 4 is 2 % slower, 16 equal
 
+Not measured yet: `split_k`, products whose K is cut into slices. They are candidates, and no default, where the tiles of some
+row of the table fill no more than half of the multiprocessors and K is long enough (see `_sliced`): M of 128 and 256 at
+N = K = 4096, where cuBLAS cuts K too.
+
 How the text of a kernel came to be what it is (4096, same day): pairs moved as integers instead of reshaped, a reciprocal
 instead of a division: swiglu_backward 2.48 -> 1.36 with e8; statistics merged over a tile's parts and a wider, single-pass
 finisher: 1.36 -> 1.28, cross-entropy 1.109 -> 1.073; tiles read one part ahead: 1.28 -> 1.26, with e4 1.415 -> 1.325. Tried

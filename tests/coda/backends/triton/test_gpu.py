@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import torch
 
+import coda
+
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
@@ -88,11 +90,29 @@ SLICED: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("shape", [(128, 4080, 4096), (200, 1032, 1000), (1, 96, 512), (0, 96, 512)], ids=str)
-@pytest.mark.parametrize("schedule", SLICED, ids=lambda s: f"{s['tile_m']}x{s['tile_n']}k{s['split_k']}")
 @pytest.mark.parametrize("name", [n for n, c in programs.PROGRAMS.items() if c.kind == "epilogue"])
-def test_slices(name: str, schedule: dict[str, Any], shape: tuple[int, int, int]) -> None:
+def test_slices(name: str, shape: tuple[int, int, int]) -> None:
     """Each twice, with the same bits."""
-    programs.check(name, *shape, "bfloat16", schedule, "cuda")
+    programs.check(name, *shape, "bfloat16", SLICED[1], "cuda")
+
+
+@pytest.mark.parametrize("schedule", SLICED, ids=lambda s: f"{s['tile_m']}x{s['tile_n']}k{s['split_k']}")
+@pytest.mark.parametrize("name", ["swiglu_backward", "cross_entropy", "norm_backward"])
+def test_slices_of_every_tile(name: str, schedule: dict[str, Any]) -> None:
+    programs.check(name, 130, 4104, 4096, "bfloat16", schedule, "cuda")
+    programs.check(name, 130, 4101, 1003, "float16", schedule, "cuda")
+
+
+def test_slices_in_calls_that_are_alike() -> None:
+    """As a user calls it, often enough for the way of warm calls; other inputs in between."""
+    kernel = coda.epilogue(programs.PROGRAMS["residual_rms"].function)
+    config, found = coda.Schedule(**SLICED[0]), []
+    bound = [programs.inputs(kernel.program, 128, 1024, 2048, torch.bfloat16, "cuda", seed) for seed in (1, 2)]
+    for at in range(12):
+        found.append(kernel(**bound[at % 2], config=config))
+    for at, results in enumerate(found):
+        assert all(torch.equal(x, y) for x, y in zip(results, found[at % 2], strict=True))
+    programs.compare(kernel.program, bound[1], found[1]._asdict(), 128, 1024)
 
 
 @pytest.mark.parametrize("schedule", SLICED, ids=lambda s: f"{s['tile_m']}x{s['tile_n']}k{s['split_k']}")
