@@ -12,6 +12,7 @@ No tile is computed here. What launches kernels serves those of tiles too, whose
     partials.py    functions that the finisher calls: the partials of all tiles into one number
     modules.py     text -> imported module, by way of the cache folder
     dispatch.py    one kernel's launches, past Triton's own dispatch
+    straight.py    launches that are alike: all kernels of one in one function
     refusals.py    what Triton's compiler raises, as one of our errors
     private.py     the launcher under Triton's launcher, with the reason
 
