@@ -21,6 +21,7 @@ import pathlib
 import re
 
 from coda.backends.cutedsl.lowering import TILE_COLUMNS, Lowered, lower
+from coda.backends.finishing import approximations
 from coda.backends.finishing.anatomy import Anatomy
 from coda.backends.finishing.modules import GENERATOR
 from coda.errors import BadSchedule, Unsupported
@@ -44,7 +45,14 @@ MIN_STAGES = 2
 _CANDIDATES = 2
 """Raised with every change of `candidates`, of the heuristic, and of the generated function of an element."""
 _DEVICE_CODE = hashlib.sha256(
-    b"".join(pathlib.Path(__file__).with_name(n).read_bytes() for n in ("operators.py", "private.py"))
+    b"".join(
+        path.read_bytes()
+        for path in (
+            pathlib.Path(__file__).with_name("operators.py"),
+            pathlib.Path(__file__).with_name("private.py"),
+            pathlib.Path(approximations.__file__),
+        )
+    )
 ).hexdigest()[:12]
 """`operators.VERSION`, without importing CUTLASS."""
 TABLE = f"{GENERATOR}.{_CANDIDATES}.{_DEVICE_CODE}"

@@ -3,7 +3,7 @@
     literal      a constant as text
     expression   the text of an operation on the texts of its arguments
 
-Floats are computed in fp32, integers in int32 (`integers.py` proves that they fit).
+Beside the operations of programs, those of `finishing/cheaper.py`. Floats are computed in fp32, integers in int32 (`integers.py` proves that they fit).
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ FLOAT: dict[str, str] = {
     "sub": "{0} - {1}",
     "mul": "{0} * {1}",
     "div": "div({0}, {1})",
+    "reciprocal": "{0} * reciprocal({1})",
     "minimum": "minimum({0}, {1})",
     "maximum": "maximum({0}, {1})",
     "neg": "-{0}",
     "abs": "magnitude({0})",
     "sign": "sign({0})",
     "exp": "exp({0})",
+    "exp_nonpositive": "exp_nonpositive({0})",
     "exp2": "exp2({0})",
     "expm1": "expm1({0})",
     "log": "log({0})",
@@ -100,6 +102,10 @@ def expression(node: Node, args: Sequence[str], source: DType, fast: bool) -> st
         return CASTS[str(node.attr("dtype"))].format(*args)
     if node.op == "to_float":
         return f"to_float({args[0]})" if source is DType.INT else args[0]
+    if node.op == "scaled":
+        return f"fma({args[0]}, {literal(node.attr('scale'))}, {literal(node.attr('shift'))})"
+    if node.op == "reciprocal" and args[0] == "1.0":
+        return f"reciprocal({args[1]})"
     if node.op in COMPARE:
         return COMPARE[node.op].format(*args)
     text = (INT if node.type.dtype is DType.INT else FLOAT)[node.op].format(*args)

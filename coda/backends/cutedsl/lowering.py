@@ -23,6 +23,7 @@ from fractions import Fraction
 
 from coda.backends.cutedsl import expressions, integers
 from coda.backends.finishing.anatomy import Anatomy, Statistic
+from coda.backends.finishing.cheaper import cheaper
 from coda.primitives.types import DType, Kind, Type
 from coda.primitives.value import Node
 from coda.problem import Problem
@@ -256,6 +257,7 @@ class _Writer:
     def _elementwise(self, i: int, node: Node) -> list[str]:
         if node.op == "to_float" and self._is_converted(node.args[0]):
             return self.lanes[node.args[0]]
+        node = cheaper(self.nodes, node, self.program.fast_math)
         args = [self.nodes[j] for j in node.args]
         count = self.count(node.type)
         known = [a.op == "const" for a in args]

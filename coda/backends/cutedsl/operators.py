@@ -21,6 +21,7 @@ Mypy leaves it alone: the code is traced by cute, whose types are not Python's.
 import hashlib
 import math
 import pathlib
+import struct
 
 import cutlass
 import cutlass.cute as cute
@@ -29,9 +30,23 @@ from quack.compile_utils import make_fake_tensor
 from quack.epilogue.ops import ColVecReduce, ColVecSelect, OnlineLSEReduce, RowVecLoad, RowVecReduce
 
 from coda.backends.cutedsl.private import asm_f32, asm_f32_of_s32, asm_s32, select_pairs, sixteen_bits
+from coda.backends.finishing import approximations
+from coda.backends.finishing.approximations import (
+    ERF_FAR,
+    ERF_NEAR,
+    ERF_SPLIT,
+    LN2,
+    LOG2_E,
+    LOWEST,
+    TANH_NEAR,
+    TANH_SPLIT,
+)
 
 VERSION = hashlib.sha256(
-    b"".join(pathlib.Path(__file__).with_name(n).read_bytes() for n in ("operators.py", "private.py"))
+    b"".join(
+        pathlib.Path(path).read_bytes()
+        for path in (__file__, pathlib.Path(__file__).with_name("private.py"), approximations.__file__)
+    )
 ).hexdigest()[:12]
 
 
@@ -90,6 +105,53 @@ def to_float(x):
 # maths -----------------------------------------------------------------------------------------------------------
 
 
+def _bits(x):
+    """An fp32 constant as PTX writes it."""
+    return f"0f{struct.unpack('<I', struct.pack('<f', x))[0]:08X}"
+
+
+def _horner(to, by, coefficients):
+    """Lines of PTX: a polynomial, the coefficients lowest degree first."""
+    *rest, second, first = map(_bits, coefficients)
+    lines = [f"fma.rn.f32 {to}, {by}, {first}, {second};"]
+    return "\n".join(lines + [f"fma.rn.f32 {to}, {to}, {by}, {c};" for c in reversed(rest)])
+
+
+EXP_NONPOSITIVE = f"""{{.reg .f32 x, y, d;
+max.NaN.f32 x, $1, {_bits(LOWEST)};
+mul.rn.f32 y, x, {_bits(LOG2_E)};
+fma.rn.f32 d, y, {_bits(-LN2)}, x;
+ex2.approx.ftz.f32 y, y;
+fma.rn.f32 $0, y, d, y;}}"""
+
+TANH = f"""{{.reg .f32 t, s, q, y; .reg .pred far;
+abs.f32 t, $1;
+mul.rn.f32 q, t, {_bits(2 * LOG2_E)};
+ex2.approx.ftz.f32 q, q;
+add.rn.f32 q, q, {_bits(1.0)};
+rcp.approx.ftz.f32 q, q;
+fma.rn.f32 q, q, {_bits(-2.0)}, {_bits(1.0)};
+mul.rn.f32 s, $1, $1;
+{_horner("y", "s", (1.0, *TANH_NEAR))}
+mul.rn.f32 y, y, $1;
+setp.ge.f32 far, t, {_bits(TANH_SPLIT)};
+@far copysign.f32 y, $1, q;
+mov.f32 $0, y;}}"""
+
+ERF = f"""{{.reg .f32 t, s, q, y; .reg .pred far;
+abs.f32 t, $1;
+{_horner("q", "t", ERF_FAR)}
+ex2.approx.ftz.f32 q, q;
+sub.rn.f32 q, {_bits(1.0)}, q;
+mul.rn.f32 s, $1, $1;
+{_horner("y", "s", ERF_NEAR)}
+mul.rn.f32 y, y, $1;
+setp.ge.f32 far, t, {_bits(ERF_SPLIT)};
+@far copysign.f32 y, $1, q;
+mov.f32 $0, y;}}"""
+"""NaN is not far, and stays. A predicated `copysign` is one instruction less than a select."""
+
+
 def reciprocal(x):
     """1/x within an ulp; subnormal results are 0."""
     return asm_f32("rcp.approx.ftz.f32 $0, $1;", "=f,f", x)
@@ -144,6 +206,11 @@ def exp(x):
     return cute.math.exp(x)
 
 
+def exp_nonpositive(x):
+    """e^x where x is never positive: neither overflow nor infinity costs anything. Subnormal results are 0."""
+    return asm_f32(EXP_NONPOSITIVE, "=f,f", x)
+
+
 def fast_exp(x):
     return cute.math.exp(x, fastmath=True)
 
@@ -189,7 +256,7 @@ def rsqrt(x):
 
 
 def tanh(x):
-    return cute.math.tanh(x)
+    return asm_f32(TANH, "=f,f", x)
 
 
 def fast_tanh(x):
@@ -197,7 +264,8 @@ def fast_tanh(x):
 
 
 def erf(x):
-    return cute.math.erf(x)
+    """±1 exactly from 4 on."""
+    return asm_f32(ERF, "=f,f", x)
 
 
 def fast_erf(x):

@@ -23,6 +23,7 @@ TABLE: dict[str, str] = {
     "sub": "{0} - {1}",
     "mul": "{0} * {1}",
     "div": "{0} / {1}",
+    "reciprocal": "{0} * maths.reciprocal({1})",
     "lt": "{0} < {1}",
     "le": "{0} <= {1}",
     "gt": "{0} > {1}",
@@ -40,6 +41,7 @@ TABLE: dict[str, str] = {
     "abs": "tl.abs({0})",
     "sign": "maths.sign({0})",
     "exp": "maths.exp({0})",
+    "exp_nonpositive": "maths.exp_nonpositive({0})",
     "exp2": "tl.exp2({0})",
     "expm1": "maths.expm1({0})",
     "log": "tl.log({0})",
@@ -50,13 +52,13 @@ TABLE: dict[str, str] = {
     "sin": "maths.sin({0})",
     "cos": "maths.cos({0})",
     "tanh": "maths.tanh({0})",
-    "erf": "tl.erf({0})",
+    "erf": "maths.erf({0})",
     "sigmoid": "maths.sigmoid({0})",
     "round": "maths.round_even({0})",
     "floor": "tl.floor({0})",
     "ceil": "tl.ceil({0})",
 }
-"""Elementwise operations whose text does not depend on the dtype."""
+"""Elementwise operations whose text does not depend on the dtype; those of `cheaper.py` among them."""
 
 FAST: dict[str, str] = {
     "exp": "maths.fast_exp({0})",
@@ -126,6 +128,8 @@ def expression(
     if node.op in ("minimum", "maximum"):
         nan = ", propagate_nan=tl.PropagateNan.ALL" if node.type.dtype is DType.FLOAT else ""
         return f"tl.{node.op}({texts[0]}, {texts[1]}{nan})"
+    if node.op == "scaled":
+        return f"maths.fma({texts[0]}, {literal(float(node.attr('scale')))}, {literal(float(node.attr('shift')))})"
     if fast and node.op in FAST:
         return FAST[node.op].format(*texts)
     return TABLE[node.op].format(*texts)

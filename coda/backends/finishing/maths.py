@@ -1,13 +1,14 @@
 """Functions of one number that generated kernels call, in plain Triton: the same code on a GPU and in the interpreter.
 
-    exp expm1 log1p sigmoid tanh sin cos      within about 1e-6 (relative; sin, cos absolute up to |x| = 1e5)
+    exp expm1 log1p sigmoid tanh erf sin cos  within about 1e-6 (relative; sin, cos absolute up to |x| = 1e5)
+    exp_nonpositive reciprocal                the same where nothing overflows, or no number is subnormal (`cheaper.py`)
     fast_exp fast_sigmoid fast_tanh           what a program with fast_math=True gets
     round_even sign floor_div floor_mod       PyTorch's rounding, sign and integer division
     scalar                                    an operand that may live on the device
     to_bf16 encode_fp8 decode_fp8             narrow floats where the hardware or the interpreter has no exact conversion
 
-Triton's own `exp` multiplies by log2(e) and loses |x| / 2^24 in doing so; its `log`, `log2` and `erf` are accurate and
-used as they are. `sin` and `cos` are written here because the library's versions reserve stack for huge arguments.
+Triton's own `exp` multiplies by log2(e) and loses |x| / 2^24 in doing so; its `log` and `log2` are accurate and used as they
+are; its `erf` and `tanh` are too, and take twice the instructions of `approximations.py`. `sin` and `cos` are written here because the library's versions reserve stack for huge arguments.
 """
 
 # Triton functions: arguments are tensors of the kernel language, which have no Python types.
@@ -17,6 +18,8 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+
+from coda.backends.finishing import approximations
 
 INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
 """Whether this process interprets kernels; fixed when Triton was imported."""
@@ -33,6 +36,14 @@ TWO_OVER_PI = tl.constexpr(0.63661976337432861328125)
 ROUNDER = tl.constexpr(12582912.0)  # 1.5 · 2^23: adding it leaves a rounded integer in the low bits
 WHOLE = tl.constexpr(8388608.0)  # 2^23: from here on every fp32 is an integer
 INFINITY = tl.constexpr(float("inf"))
+SMALLEST = tl.constexpr(2.0**-126)  # of the normal fp32 numbers
+SIGN = tl.constexpr(-(2**31))
+LOWEST = tl.constexpr(approximations.LOWEST)
+ERF_SPLIT = tl.constexpr(approximations.ERF_SPLIT)
+FAR_0, FAR_1, FAR_2, FAR_3, FAR_4, FAR_5 = map(tl.constexpr, approximations.ERF_FAR)
+NEAR_0, NEAR_1, NEAR_2, NEAR_3 = map(tl.constexpr, approximations.ERF_NEAR)
+TANH_SPLIT = tl.constexpr(approximations.TANH_SPLIT)
+TANH_1, TANH_2, TANH_3 = map(tl.constexpr, approximations.TANH_NEAR)
 
 
 @triton.jit
@@ -105,12 +116,49 @@ def sigmoid(x):
 
 
 @triton.jit
+def power(x):
+    """2^x within two units in the last place; what would be subnormal is 0."""
+    if INTERPRETED:
+        y = tl.exp2(x)
+        return tl.where(y < SMALLEST, 0.0, y)
+    else:
+        return tl.inline_asm_elementwise(
+            "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+
+
+@triton.jit
+def exp_nonpositive(x):
+    """e^x where x is never positive."""
+    x = tl.maximum(x, LOWEST, propagate_nan=tl.PropagateNan.ALL)
+    y = x * LOG2_E
+    e = power(y)
+    return fma(e, fma(y, -LN2, x), e)
+
+
+@triton.jit
+def odd(x, near, far, SPLIT: tl.constexpr):
+    """`near` below the split, `far`, which is not negative, with the sign of x from there on. NaN is near."""
+    bits = far.to(tl.int32, bitcast=True) | (x.to(tl.int32, bitcast=True) & SIGN)
+    return tl.where(tl.abs(x) >= SPLIT, bits.to(tl.float32, bitcast=True), near)
+
+
+@triton.jit
 def tanh(x):
-    """Odd; (e^2|x| - 1) / (e^2|x| + 1), which is 1 in fp32 from 10 on."""
+    s = x * x
+    near = x * fma(s, fma(s, fma(s, TANH_3, TANH_2), TANH_1), 1.0)
+    far = fma(reciprocal(power(tl.abs(x) * (2 * LOG2_E)) + 1.0), -2.0, 1.0)
+    return odd(x, near, far, TANH_SPLIT)
+
+
+@triton.jit
+def erf(x):
+    s = x * x
+    near = x * fma(s, fma(s, fma(s, NEAR_3, NEAR_2), NEAR_1), NEAR_0)
     size = tl.abs(x)
-    t = expm1(2.0 * tl.where(size > 10.0, 10.0, size))
-    y = t / (t + 2.0)
-    return tl.where(x < 0.0, -y, y)
+    q = fma(size, fma(size, fma(size, FAR_5, FAR_4), FAR_3), FAR_2)
+    far = 1.0 - power(fma(size, fma(size, q, FAR_1), FAR_0))
+    return odd(x, near, far, ERF_SPLIT)
 
 
 @triton.jit
@@ -125,7 +173,7 @@ def fast_sigmoid(x):
 
 @triton.jit
 def fast_tanh(x):
-    return 2.0 / (1.0 + tl.exp(-2.0 * x)) - 1.0
+    return fma(reciprocal(1.0 + tl.exp(-2.0 * x)), 2.0, -1.0)
 
 
 @triton.jit

@@ -19,6 +19,7 @@ from fractions import Fraction
 
 from coda.backends.finishing import lowering
 from coda.backends.finishing.anatomy import Anatomy, Statistic
+from coda.backends.finishing.cheaper import cheaper
 from coda.backends.finishing.finisher import col_partials
 from coda.backends.finishing.vectors import Axis, Vectors, suffix, times
 from coda.primitives.types import DType, Kind, Type
@@ -248,6 +249,7 @@ class Epilogue(Vectors):
             return f"paired({self._full(node.args[0], t)}, {self._full(node.args[1], t)})"
         if node.op.startswith("segment_"):
             return self._segment(node)
+        node = cheaper(self.program.nodes, node, self.program.fast_math)
         return self.elementwise(node, [self._beside(i, t) for i in node.args])
 
     def _half(self, node: Node) -> str:

@@ -188,6 +188,8 @@ MEANING = {
     "sign": torch.sign,
     "round_even": torch.round,
     "reciprocal": torch.reciprocal,
+    "exp_nonpositive": torch.exp,
+    "fma": lambda x, y, z: x * y + z,
     "inf": math.inf,
     "nan": math.nan,
     **{
