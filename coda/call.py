@@ -29,21 +29,16 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 from torch.nn import Parameter
 
-from coda import torch_private
 from coda.backends.registry import Artifact, Backend
 from coda.binding import Bound, bind, span
 from coda.primitives.types import Kind
 from coda.problem import Schedule
 from coda.program import EpilogueProgram
 from coda.tune import choose
-from coda.warm import Again, Call, Launch, again
+from coda.warm import Again, Call, Launch, Written, again
 
 MAX_KEPT = 4096
 """Compiled artifacts, and kinds of call of one kernel, that are remembered."""
-
-LATEST = 4
-"""Kinds of call of one kernel that are tried before a kind is looked up, and functions that one kind may have: one for each set
-of modes (autocast, inference, …) that calls of it are made in."""
 
 _artifacts: collections.OrderedDict[Any, Artifact] = collections.OrderedDict()
 GENERATION = [0]
@@ -156,7 +151,7 @@ class Ready:
     neighbours: tuple[tuple[int, int, bool], ...] = field(default=(), repr=False)
     """Every pair of them that may not overlap, the one written first, and whether the other may be exactly the same."""
     made: list[Again] = field(default_factory=list, repr=False, compare=False)
-    """The warm path as functions, at most `LATEST`."""
+    """The warm path as functions."""
 
     def launch(self, values: Iterable[Any]) -> dict[str, Any]:
         """Allocate the outputs that were not given, and run; all tensors of the launch by name."""
@@ -232,28 +227,12 @@ def _neighbours(
     return tuple((at, span(tensors[name])) for at, name in present), tuple(pairs)
 
 
-class Calls:
+class Calls(Written):
     """The kinds of call that one kernel has seen."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._ready: collections.OrderedDict[Any, Ready] = collections.OrderedDict()
-        self._latest: tuple[Again, ...] = ()
-
-    def again(
-        self,
-        args: tuple[Any, ...],
-        operands: Mapping[str, Any],
-        backend: str | None,
-        config: Schedule | None,
-        out: Mapping[str, Any] | None,
-        constants: tuple[Any, ...] = (),
-    ) -> tuple[Tensor, ...] | None:
-        """The outputs in order where the call is of one of the latest kinds, else None."""
-        for attempt in self._latest:
-            results = attempt(args, operands, backend, config, out, constants)
-            if results is not None:
-                return results
-        return None
 
     def __call__(
         self,
@@ -293,22 +272,12 @@ class Calls:
 
     def _repeated(self, ready: Ready, call: Call, values: tuple[Any, ...]) -> Sequence[Tensor]:
         """A call of a known kind, by a function of its own where PyTorch allows that."""
-        for attempt in ready.made:
-            results = attempt(call.args, call.operands, call.backend, call.config, call.out, call.constants)
-            if results is not None:
-                self._latest = first(attempt, self._latest)
-                return results
+        results = self._again(ready.made, call)
+        if results is not None:
+            return results
         if call.out:
             increment_version(call.out.values())
         tensors = ready.launch(values)
-        if len(ready.made) < LATEST and torch_private.usable():
-            made = again(call, ready.as_launch(tensors), GENERATION, ready.apartness())
-            if made is not None:
-                ready.made.append(made)
-                self._latest = first(made, self._latest)
+        if self._may_write(ready.made):
+            self._keep(ready.made, again(call, ready.as_launch(tensors), GENERATION, ready.apartness()))
         return ready.of(tensors)
-
-
-def first(attempt: Again, latest: tuple[Again, ...]) -> tuple[Again, ...]:
-    """The latest with this one before them."""
-    return (attempt, *[x for x in latest if x is not attempt][: LATEST - 1])

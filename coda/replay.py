@@ -17,13 +17,12 @@ from typing import Any
 
 import torch
 
-from coda import torch_private
-from coda.call import ELSEWHERE, GENERATION, LATEST, Ready, first, kind_of, prepare, trim
+from coda.call import ELSEWHERE, GENERATION, Ready, kind_of, prepare, trim
 from coda.errors import ShapeMismatch
 from coda.plan import Plan, Step, execute, map_step, view_step
 from coda.problem import Schedule, compute_dtype
 from coda.program import EpilogueProgram
-from coda.warm import Again, Call, Piece, again_plan
+from coda.warm import Again, Call, Piece, Written, again_plan
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class _Replay:
     work: tuple[_Work, ...]
     outputs: tuple[int, ...]
     made: list[Again] = field(default_factory=list, repr=False, compare=False)
-    """The warm path as functions, at most `LATEST`."""
+    """The warm path as functions."""
 
     def run(self, given: Sequence[Any]) -> tuple[list[Any], list[Piece]]:
         """The outputs, and what was done for them."""
@@ -67,25 +66,15 @@ class _Replay:
         return [values[step] for step in self.outputs], pieces
 
 
-class PlanCalls:
+class PlanCalls(Written):
     """The kinds of call that one plan has seen."""
 
     def __init__(self, plan: Plan) -> None:
+        super().__init__()
         self.plan = plan
-        self._places = tuple(name for name, _, _ in plan.inputs)
+        self._arguments = tuple(name for name, _, _ in plan.inputs)
         self._by_value = plan.deciding
         self._replays: collections.OrderedDict[Any, _Replay] = collections.OrderedDict()
-        self._latest: tuple[Again, ...] = ()
-
-    def again(
-        self, args: tuple[Any, ...], operands: Mapping[str, Any], backend: str | None, config: Schedule | None
-    ) -> tuple[Any, ...] | None:
-        """The outputs in order where the call is of one of the latest kinds, else None."""
-        for attempt in self._latest:
-            results = attempt(args, operands, backend, config, None, ())
-            if results is not None:
-                return results
-        return None
 
     def __call__(
         self,
@@ -119,24 +108,20 @@ class PlanCalls:
 
     def _repeated(self, replay: _Replay, call: Call, values: tuple[Any, ...]) -> Sequence[Any]:
         """A call of a known kind, by a function of its own where PyTorch allows that."""
-        for attempt in replay.made:
-            results = attempt(call.args, call.operands, call.backend, call.config, None, ())
-            if results is not None:
-                self._latest = first(attempt, self._latest)
-                return results
+        results = self._again(replay.made, call)
+        if results is not None:
+            return results
         outputs, pieces = replay.run(values)
-        if len(replay.made) < LATEST and torch_private.usable():
-            names = (*self._places[: len(call.args)], *call.operands)
+        if self._may_write(replay.made):
+            names = (*self._arguments[: len(call.args)], *call.operands)
             fixed = [at for at, name in enumerate(names) if name in self._by_value]
-            made = again_plan(call, GENERATION, fixed, replay.constants, replay.inputs, pieces, replay.outputs)
-            if made is not None:
-                replay.made.append(made)
-                self._latest = first(made, self._latest)
+            new = again_plan(call, GENERATION, fixed, replay.constants, replay.inputs, pieces, replay.outputs)
+            self._keep(replay.made, new)
         return outputs
 
     def _deciding(self, args: tuple[Any, ...], operands: Mapping[str, Any]) -> list[Any]:
         """The values of a call that decide how much is sliced or viewed."""
-        given = (*zip(self._places, args, strict=False), *operands.items())
+        given = (*zip(self._arguments, args, strict=False), *operands.items())
         return [x for name, x in given if name in self._by_value]
 
 

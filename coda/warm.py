@@ -2,6 +2,7 @@
 
     again       of a kind of call of a program
     again_plan  of a kind of call of a plan
+    Written     such functions of one kernel: the latest are tried first, and there are never too many
 
 Such a function takes a call (`args, operands, backend, config, out, constants`) and returns the outputs in order, or None for
 a call of another kind, which then goes the way that `coda.call` describes: it only ever repeats what that way has done before.
@@ -11,6 +12,7 @@ What makes a kind is in `coda.call.kind_of`; here it is compared in straight lin
 
 from __future__ import annotations
 
+import collections
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -65,6 +67,61 @@ class Launch:
     """Of a launch of this kind, by name; what is neither given nor new is the same every time."""
 
 
+LATEST = 4
+"""Functions of one kernel that are tried before the kind of a call is looked up, and functions that one kind may have: one for
+each set of modes (autocast, inference, …) that calls of it are made in."""
+MAX_WRITTEN = 512
+"""Functions of one kernel that are kept; each takes about ten kilobytes."""
+
+
+class Written:
+    """The functions of one kernel's kinds of call; what looks up kinds is built on it."""
+
+    def __init__(self) -> None:
+        self._latest: tuple[Again, ...] = ()
+        self._places: collections.deque[list[Again]] = collections.deque()
+
+    def again(
+        self,
+        args: tuple[Any, ...],
+        operands: Mapping[str, Any],
+        backend: str | None,
+        config: Any,
+        out: Mapping[str, Any] | None = None,
+        constants: tuple[Any, ...] = (),
+    ) -> tuple[Any, ...] | None:
+        """The outputs in order where the call is of one of the latest kinds, else None."""
+        for attempt in self._latest:
+            results = attempt(args, operands, backend, config, out, constants)
+            if results is not None:
+                return results
+        return None
+
+    def _again(self, made: list[Again], call: Call) -> tuple[Any, ...] | None:
+        """The outputs by one of the functions of the call's kind, else None."""
+        for attempt in made:
+            results = attempt(call.args, call.operands, call.backend, call.config, call.out, call.constants)
+            if results is not None:
+                self._latest = (attempt, *[x for x in self._latest if x is not attempt][: LATEST - 1])
+                return results
+        return None
+
+    def _keep(self, made: list[Again], new: Again | None) -> None:
+        """One more function of a kind; the oldest of any kind goes where there are too many."""
+        if new is None:
+            return
+        made.append(new)
+        self._latest = (new, *self._latest[: LATEST - 1])
+        self._places.append(made)
+        if len(self._places) > MAX_WRITTEN:
+            del self._places.popleft()[:1]
+
+    @staticmethod
+    def _may_write(made: list[Again]) -> bool:
+        """Whether a kind that has these functions may have one more."""
+        return len(made) < LATEST and torch_private.usable()
+
+
 def again(
     call: Call, launch: Launch, current: list[int], apart: Sequence[tuple[int, int, int, int, bool]]
 ) -> Again | None:
@@ -76,8 +133,10 @@ def again(
     if places is None:
         return None
     for written, length, other, reach, same in apart:
-        p, q = f"p{written}", f"p{other}"
-        text.line(f"if {p} < {q} + {reach} and {q} < {p} + {length}{f' and {p} != {q}' if same else ''}: return None")
+        (p, end), (q, past) = (
+            (f"p{at}", f"p{at} + {text.name('bytes', x)}") for at, x in ((written, length), (other, reach))
+        )
+        text.line(f"if {p} < {past} and {q} < {end}{f' and {p} != {q}' if same else ''}: return None")
     if call.out:
         targets = ", ".join(places[len(places) - len(call.out) :])
         text.line(f"{text.name('increment', increment_version)}(({targets},))")
@@ -92,7 +151,7 @@ HEAD = "again(args, operands, backend, config, out, constants)"
 def _compare(text: Text, call: Call, current: list[int], fixed: Sequence[int] = ()) -> list[str] | None:
     """Lines that return None for a call of another kind; the names of its values. `fixed`: positions of numbers that count."""
     count = len(call.args)
-    text.line(f"if {text.name('current', current)}[0] != {current[0]}: return None")
+    text.line(f"if {text.name('current', current)}[0] != {text.name('generation', current[0])}: return None")
     if call.backend:
         named = text.name("backend", call.backend)
         text.line(f"if backend is not {named} and (type(backend) is not str or backend != {named}): return None")
@@ -170,12 +229,12 @@ def _launch(text: Text, launch: Launch, places: Mapping[str, str]) -> list[str]:
 
 def _new(text: Text, like: Tensor) -> str:
     """The expression of another such tensor, with memory of its own."""
-    size, stride = tuple(like.shape), like.stride()
+    sizes = f"{text.name('size', tuple(like.shape))}, {text.name('strides', like.stride())}"
     quick = torch_private.quick_empty(like.device.type)
     if quick is not None:
-        return f"{text.name('empty', quick)}({size}, {stride}, {text.name('dtype', like.dtype)})"
+        return f"{text.name('empty', quick)}({sizes}, {text.name('dtype', like.dtype)})"
     make = functools.partial(torch.empty_strided, dtype=like.dtype, device=like.device)
-    return f"{text.name('empty', make)}({size}, {stride})"
+    return f"{text.name('empty', make)}({sizes})"
 
 
 @dataclass(frozen=True)

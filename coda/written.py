@@ -11,8 +11,8 @@ from typing import Any
 
 
 class Text:
-    """A function being written. Its text holds numbers and names alone, values go by name: so the same text, compiled once,
-    serves many functions."""
+    """A function being written. Values and sizes go by name, so that one text, compiled once, serves calls of any sizes: compiling
+    takes longer than everything else that a new kind of call needs."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

@@ -14,7 +14,7 @@ import torch
 
 import coda
 import coda.call
-from coda import errors, torch_private
+from coda import errors, torch_private, warm, written
 from coda.backends import registry
 from coda.backends.reference import Reference
 from coda.primitives import ColVector, RowVector, Scalar, Tile, row_mean, rsqrt
@@ -126,13 +126,38 @@ def test_a_function_is_written_at_the_second_call(looked_up: list[int]) -> None:
 
 def test_more_kinds_than_are_tried_first(long_way: list[int]) -> None:
     kernel, _ = kernels()
-    kinds = [inputs(m) for m in range(1, coda.call.LATEST + 4)]
+    kinds = [inputs(m) for m in range(1, warm.LATEST + 4)]
     for _ in range(4):
         for given in kinds:
             assert same(kernel(**given), kernel, given)
     assert len(long_way) == len(kinds)
-    assert len(kernel._calls._latest) == coda.call.LATEST
+    assert len(kernel._calls._latest) == warm.LATEST
     assert {len(ready.made) for ready in kernel._calls._ready.values()} == {1}
+
+
+def test_functions_are_not_kept_without_bound(monkeypatch: pytest.MonkeyPatch, long_way: list[int]) -> None:
+    monkeypatch.setattr(warm, "MAX_WRITTEN", 5)
+    kernel, _ = kernels()
+    kinds = [inputs(m) for m in range(1, 12)]
+    for _ in range(3):
+        for given in kinds:
+            for _ in range(3):
+                assert same(kernel(**given), kernel, given)
+            assert sum(len(ready.made) for ready in kernel._calls._ready.values()) <= 5
+    assert len(long_way) == len(kinds)
+
+
+def test_other_sizes_are_the_same_text() -> None:
+    program, plan = kernels()
+    compiled = []
+    for m in (3, 5, 9):
+        given = inputs(m)
+        for _ in range(3):
+            program(**given)
+            program(**given, out={"h": torch.empty(m, 12)})
+            plan(*given.values(), torch.ones(12, 4))
+        compiled.append(written._code.cache_info().misses)
+    assert compiled[0] == compiled[1] == compiled[2]
 
 
 def test_nothing_is_kept_alive() -> None:

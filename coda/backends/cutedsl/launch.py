@@ -302,7 +302,9 @@ class Runner:
             partials = line.memory(shape, strides)
             return partials, {name: partials}
         partials = line.memory(self._size)
-        return partials, {name: line.keep(f"{partials}.as_strided{place}") for name, place in self._sinks}
+        return partials, {
+            name: line.keep(f"{partials}.as_strided(*{line.text.name('place', place)})") for name, place in self._sinks
+        }
 
     def build_finisher(self, tensors: Mapping[str, Any]) -> None:
         """Compile the finisher for such a launch; nothing runs."""

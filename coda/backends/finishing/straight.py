@@ -69,7 +69,8 @@ class Line:
         make = quick_empty(device.type) or functools.partial(_empty, device)
         name, dtype = f"m{len(self.text.known)}", self.text.name("dtype", torch.float32)
         sizes = (size,) if isinstance(size, int) else size
-        self.text.line(f"{name} = {self.text.name('empty', make)}({sizes}, {strides}, {dtype})")
+        shape = f"{self.text.name('size', sizes)}, {self.text.name('strides', strides)}"
+        self.text.line(f"{name} = {self.text.name('empty', make)}({shape}, {dtype})")
         return name
 
     def keep(self, expression: str) -> str:
@@ -105,9 +106,10 @@ class Line:
             given = f"({''.join(v + ', ' for v in values)})"
         before = "".join(f"{self.text.name('before', x)}, " for x in launcher.before)
         run, handle = self.text.name("run", launcher.run), self.text.name("function", function)
-        self.text.line(f"try: {run}({programs}, 1, 1, stream, {handle}, {before}{given})")
+        count = self.text.name("programs", programs)
+        self.text.line(f"try: {run}({count}, 1, 1, stream, {handle}, {before}{given})")
         general, same = self.text.name("dispatch", dispatch), self.text.name("constants", constants)
-        given = f"{programs}, {self.index}, {self._all}, {workspace}, {same}"
+        given = f"{count}, {self.index}, {self._all}, {workspace}, {same}"
         self.text.line(f"except REFUSALS: refused.append(True); {general}({given})")
         return True
 
@@ -126,9 +128,9 @@ class Line:
             elif a.what == "workspace":
                 values.append("None" if workspace is None else f"{workspace}.data_ptr()")
             elif a.what == "size":
-                values.append(str(dispatch.sizes[a.tensor]))
+                values.append(self.text.name("size", dispatch.sizes[a.tensor]))
             elif a.what == "stride":
-                values.append(str(self._tensors[a.tensor].stride(a.dim)))
+                values.append(self.text.name("stride", self._tensors[a.tensor].stride(a.dim)))
             elif isinstance(self._tensors[a.tensor], (int, float)):
                 values.append(self.number(a.tensor, int if a.type == "i64" else float))
             else:  # a number on the device
