@@ -30,13 +30,13 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/cog --check -P README.md AGENTS.md examples_curated/README.md examples_curated/records/README.md authored_kernels/README.md
+	$(BIN)/cog --check -P README.md AGENTS.md examples_curated/README.md examples_curated/records/README.md authored_kernels/README.md agent/tasks/README.md
 	$(BIN)/codespell
 
 fix: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/cog -r -P README.md AGENTS.md examples_curated/README.md examples_curated/records/README.md authored_kernels/README.md
+	$(BIN)/cog -r -P README.md AGENTS.md examples_curated/README.md examples_curated/records/README.md authored_kernels/README.md agent/tasks/README.md
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

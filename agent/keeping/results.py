@@ -1,5 +1,6 @@
-"""The documents' tables of what was measured of the curated examples, generated from the records beside them.
+"""The documents' tables of tasks, and of what was measured of the curated examples, generated from the records beside them.
 
+    task_table    the bank: a row per task
     readme_table  a row per task: time at three sizes, beside it torch.compile and quack-kernels
     full_page     every record, every peer, ceilings and the floor; what is explained in NOTES.md
     table         the rows of any records, for a command or a page
@@ -44,6 +45,18 @@ COLUMNS = (
     "host, µs",
     "word",
 )
+
+
+def task_table() -> str:
+    """Markdown: every task, the easiest first, with the names that it answers to and whether a curated example solves it."""
+    lines = ["| task | computes | family | difficulty | also called | example |", "|---|---|---|---|---|---|"]
+    examples = examples_curated.catalog()
+    for card in tasks.cards().values():
+        example = f"[yes](../../examples_curated/{card.id}.py)" if card.id in examples else ""
+        names = ", ".join(card.aliases)
+        cells = (f"[`{card.id}`]({card.id}.py)", card.title, card.family, str(card.difficulty), names, example)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines)
 
 
 def readme_table() -> str:
