@@ -25,6 +25,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 FP32 = 2.0**-24
 """One rounding in fp32, relative."""
 FP64 = 2.0**-53
+TINY = 1e-100
+"""What a zero among the inputs is moved to: below every scale, and its square is still a number."""
 PLACES = 1 << 14
 """Where a stretch of random signs may begin."""
 DRAWS = 8
@@ -51,8 +53,16 @@ class _Signs:
 
     def moved(self, x: torch.Tensor) -> torch.Tensor:
         """Every element off by `unit` of itself, up or down."""
+        return x * self._factors(x) if x.is_floating_point() and x.numel() else x
+
+    def moved_input(self, x: torch.Tensor) -> torch.Tensor:
+        """The same, and a zero is a tiny number of either sign: on which side of it something happens nobody can say."""
         if not x.is_floating_point() or not x.numel():
             return x
+        factors = self._factors(x)
+        return x * factors + torch.where(x == 0, (factors - 1).sign() * TINY, 0)
+
+    def _factors(self, x: torch.Tensor) -> torch.Tensor:
         have = self.kept.get(x.device)
         if have is None or have.numel() < x.numel() + PLACES:
             generator = torch.Generator(device=x.device).manual_seed(self.seed)
@@ -60,7 +70,7 @@ class _Signs:
             signs = torch.randint(0, 2, (count,), generator=generator, device=x.device, dtype=torch.int8)
             have = self.kept[x.device] = signs.double().mul_(2 * self.unit).add_(1 - self.unit)
         place = self.places.randrange(PLACES)
-        return x * have[place : place + x.numel()].view(x.shape).to(x.dtype)
+        return have[place : place + x.numel()].view(x.shape).to(x.dtype)
 
 
 class _Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -98,14 +108,15 @@ def spread(
     draws: int = DRAWS,
 ) -> dict[str, torch.Tensor]:
     """RMS over `draws` runs of how far each element of each output moves when every floating input and every result of an
-    operation of the reference is off by `unit` of itself.
+    operation of the reference is off by `unit` of itself, and a zero among the inputs is not quite one. Where the reference jumps,
+    its spread is as high as the jump.
 
     `inputs` and `values` (the reference's outputs for them) are fp64. Where a run gives no number nothing is added.
     """
     total = {name: torch.zeros_like(value) for name, value in values.items()}
     signs = _Signs(unit, seed)
     for _ in range(draws):
-        moved = {name: signs.moved(x) if isinstance(x, torch.Tensor) else x for name, x in inputs.items()}
+        moved = {name: signs.moved_input(x) if isinstance(x, torch.Tensor) else x for name, x in inputs.items()}
         with _Rounding(signs):
             found = reference(moved)
         for name, value in values.items():

@@ -22,6 +22,7 @@ from ..prompting import bank
 from ..prompting.quoting import fence
 from ..records import GateRecord, Status, Verdict
 from ..task import Task
+from ..verify import feedback
 from .measured import Timing
 from .shelves import Kept
 
@@ -213,6 +214,8 @@ def untested(task: Task, verdict: Verdict) -> Iterator[str]:
     """What a pass here does not say."""
     for gate in verdict.not_run:
         yield f"gate {gate.name}: {gate.reason}"
+    for text in feedback.untested(verdict):
+        yield f"a way through the kernel that no judged input took: {text}"
     numerics, compiled = verdict.gate("numerics").evidence, verdict.gate("compile").evidence
     if numerics.get("device") == "interpreter":
         yield "numerics ran in Triton's interpreter: races, memory faults, bf16 and hardware rounding are untested"

@@ -16,6 +16,7 @@ In the order in which a candidate meets them, each gate with what it stands on:
     sizes.py           visible and hidden sizes
     subject.py         a traced program beside its task; does the interface match?
     patterns.py        what a wrong result looks like
+    branches.py        which ways through a program were taken;  probes.py  inputs that no distribution draws, to take the others
     algebra.py         gate `algebra`: the formula, in fp64 on a CPU
     runner.py          a program on a backend, in the judge's own buffers
     compile.py         gate `compile`: a kernel for the target, and its resources
@@ -27,5 +28,6 @@ In the order in which a candidate meets them, each gate with what it stands on:
     judge.py           all gates in order -> `Verdict`
     feedback.py        verdict -> what an author may know
     lint.py            is a task able to refuse wrong kernels?
-    exploits.py        known cheats and honest controls, and faults.py of machines;  selftest.py  runs them through the judge
+    exploits.py        known cheats and honest controls; hidden_branches.py those that wait for a value, faults.py of machines
+    selftest.py        runs them through the judge
 """

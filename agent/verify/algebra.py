@@ -1,13 +1,15 @@
 """Gate `algebra`: is it the right formula? fp64 on a CPU, so that nothing but the formula can differ.
 
-    check       one program against its task: every distribution × visible and hidden sizes, long and thin ones, calculus
+    check       one program against its task: every distribution × visible and hidden sizes, long and thin ones, calculus, probes
     reference   the task's reference in fp64
     compare     the comparison of one case (shared with the spec lint: what the lint's mutants must not survive)
     work        the worker's entry: program JSON and task name in, evidence out
 
 Sizes and seeds are drawn per run (`sizes.hidden`, `inputs.draw`). For a gradient, two checks need no reference: outputs
 named linear are linear in the upstream gradient, and <output, d> is the directional derivative of the forward function
-along d by central differences. The process is our own code on data; it is bounded in time all the same.
+along d by central differences. Probes (`probes.py`) go where no distribution does: to every magnitude, and to both sides of every
+choice that the program makes. What they cannot reach is named as untested (`branches.py`): such a pass is one to look at.
+The process is our own code on data; it is bounded in time all the same.
 """
 
 from __future__ import annotations
@@ -22,18 +24,23 @@ from typing import Any
 import torch
 
 from coda.errors import CodaError
-from coda.numerics import DIFFERENCE, EXACT, LINEAR, Comparison, exact
+from coda.numerics import DIFFERENCE, EXACT, LINEAR, PROBE, Comparison, exact
+from coda.stochastic import FP64, spread
 
 from ..records import Status
 from ..task import Dims, Gradient, Task
 from . import inputs as draws
 from .blame import Blamed, blame, described, trusted
+from .branches import Branches, Seen
 from .patterns import describe
+from .probes import ORDINARY, Probe, edges, integers, ladder, sizes
 from .sizes import hidden, long_shapes, small_shapes
 from .subject import Subject, load_task
 
 FAMILIES = ("smoke", "ragged")
 """Sizes that the task lists: it must accept them."""
+DRAWS = 32
+"""Of the reference's spread in fp64, where a difference may be its own: at a jump even a rare turn must show."""
 STEP = 1e-5
 """Of central differences, relative to the size of the input."""
 
@@ -62,6 +69,11 @@ class Findings:
     skipped: int = 0
     checks: dict[str, float] = field(default_factory=dict)
     """Calculus checks: name -> largest relative deviation."""
+    probes: int = 0
+    untested: list[str] = field(default_factory=list)
+    """Sides of the program's choices that no input reached on which its results were compared."""
+    limits: dict[str, float] = field(default_factory=dict)
+    """Output -> the smallest magnitude of a probe at which it is not finite where the reference is: it overflows earlier."""
 
     def fail(self, status: Status, reason: str, **failure: Any) -> None:
         """Keep the first status and every failure."""
@@ -82,6 +94,26 @@ def compare(candidate: Mapping[str, torch.Tensor], right: Mapping[str, torch.Ten
     return {name: exact(candidate[name], value) for name, value in right.items()}
 
 
+def settled(
+    task: Task,
+    inputs: Mapping[str, Any],
+    candidate: Mapping[str, torch.Tensor],
+    right: Mapping[str, torch.Tensor],
+    *,
+    seed: int,
+    relative: float = EXACT,
+) -> dict[str, Comparison]:
+    """The comparison of one case; where values differ, with the reference's own uncertainty in fp64 taken into account."""
+    found = {name: exact(candidate[name], value, relative=relative) for name, value in right.items()}
+    if not any(comparison.why == "values" for comparison in found.values()):
+        return found
+    with trusted(f"the spread of {task.id}"):
+        own = spread(
+            lambda x: reference(task, x), draws.upcast(inputs), right, seed=seed % 2**31, unit=FP64, draws=DRAWS
+        )
+    return {n: exact(candidate[n], value, relative=relative, spread=own[n]) for n, value in right.items()}
+
+
 def cases(task: Task, seed: int, rng: random.Random) -> Iterator[Case]:
     """Every distribution on one visible and on every hidden size; `normal` on all visible and on long and thin ones."""
     visible, secret = small_shapes(task), hidden(task, rng)
@@ -96,14 +128,14 @@ def cases(task: Task, seed: int, rng: random.Random) -> Iterator[Case]:
 
 def check(subject: Subject, *, seed: int, seconds: float = 60.0) -> Findings:
     """Run every case; after the first failing output of a case the rest still run, so that the failure's pattern is known."""
-    task, found = subject.task, Findings()
+    task, found, branches = subject.task, Findings(), Branches(subject)
     started = time.monotonic()
     for case in cases(task, seed, random.Random(draws.subseed(seed, "sizes"))):
         if time.monotonic() - started > seconds:
             found.fail(Status.TIMEOUT, f"the fp64 cases did not end within {seconds:g} s")
             return found
         try:
-            _case(subject, case, found)
+            _case(branches, case, found)
         except Exception as error:
             whose = blame(error)
             if whose is None:
@@ -117,10 +149,13 @@ def check(subject: Subject, *, seed: int, seconds: float = 60.0) -> Findings:
     if task.gradient is not None and found.status is Status.PASS:
         for at, (_, dims) in enumerate(small_shapes(task)[:3]):
             _calculus(subject, task.gradient, dims, draws.subseed(seed, "calculus", at), found)
+    if found.status is Status.PASS:
+        _probes(branches, draws.subseed(seed, "probes"), found, until=started + seconds)
     return found
 
 
-def _case(subject: Subject, case: Case, found: Findings) -> None:
+def _case(branches: Branches, case: Case, found: Findings) -> None:
+    subject = branches.subject
     with trusted(f"drawing the inputs of {subject.task.id}"):
         inputs = draws.draw(subject.task, case.dims, seed=case.seed, distribution=case.distribution)
     try:
@@ -133,7 +168,7 @@ def _case(subject: Subject, case: Case, found: Findings) -> None:
     found.cases += 1
     labels = {"where": case.where, "distribution": case.distribution}
     try:
-        values = subject.reference(inputs)
+        values, seen = branches.run(inputs)
     except (CodaError, RuntimeError) as error:
         if blame(error) is not None:
             raise
@@ -142,7 +177,8 @@ def _case(subject: Subject, case: Case, found: Findings) -> None:
             Status.RUNTIME_ERROR, f"the kernel does not run at {case.where} sizes: {what}", pattern="error", **labels
         )
         return
-    compared = compare(values, right)
+    compared = settled(subject.task, inputs, values, right, seed=draws.subseed(case.seed, "spread"))
+    _count(branches, seen, compared, right)
     rest = [name for name, comparison in compared.items() if comparison.ok]
     for name, comparison in compared.items():
         if comparison.why != "shape":
@@ -151,15 +187,93 @@ def _case(subject: Subject, case: Case, found: Findings) -> None:
         if comparison.ok:
             continue
         status = {"shape": Status.WRONG_SHAPE, "nonfinite": Status.NONFINITE}.get(comparison.why, Status.WRONG_VALUES)
-        seen = describe(values[name], right[name], inputs=inputs, outputs=right, dims=case.dims, name=name)
+        pattern = describe(values[name], right[name], inputs=inputs, outputs=right, dims=case.dims, name=name)
         found.fail(
             status,
-            f"output {name!r} differs from the reference: {seen.text}",
+            f"output {name!r} differs from the reference: {pattern.text}",
             output=name,
             right=rest,
-            **seen.to_dict(),
+            **pattern.to_dict(),
             **labels,
         )
+
+
+def _count(
+    branches: Branches, seen: Seen, compared: Mapping[str, Comparison], right: Mapping[str, torch.Tensor]
+) -> None:
+    """What a run took is proven where all of it was right and is a number."""
+    if all(c.ok for c in compared.values()) and all(bool(torch.isfinite(x).all()) for x in right.values()):
+        branches.count(seen)
+
+
+# probes ---------------------------------------------------------------------------------------------------------------
+
+
+def _probes(branches: Branches, seed: int, found: Findings, *, until: float) -> None:
+    """Inputs that no distribution draws; then, for sides that are still missing, the program's own numbers as inputs and sizes."""
+    for probe in _every_probe(branches, seed):
+        if time.monotonic() > until:
+            found.untested.append("the probes did not end in time")
+            break
+        try:
+            _probe(branches, probe, draws.subseed(seed, found.probes), found)
+        except Blamed as error:
+            if error.status is not Status.INVALID_SPEC:
+                raise
+            found.skipped += 1  # more than what the task's reference takes
+        if len(found.failures) >= 8:
+            return
+    found.untested += branches.untested()
+
+
+def _every_probe(branches: Branches, seed: int) -> Iterator[Probe]:
+    task = branches.subject.task
+    yield from ladder(task, seed)
+    yield from edges(branches, task, seed)
+    if branches.missing():
+        yield from integers(branches, task, seed)
+        for at, dims in enumerate(sizes(branches, task)):
+            yield Probe("size", dims, draws.draw(task, dims, seed=draws.subseed(seed, "size", at)))
+
+
+def _probe(branches: Branches, probe: Probe, seed: int, found: Findings) -> None:
+    task = branches.subject.task
+    right = reference(task, probe.inputs)
+    labels = {"where": "long" if probe.kind == "size" else "smoke", "distribution": probe.kind}
+    try:
+        values, seen = branches.run(probe.inputs)
+    except (CodaError, RuntimeError) as error:
+        if blame(error) is not None:
+            raise
+        what = getattr(error, "what", None) or f"{type(error).__name__}: {error}"
+        found.fail(Status.RUNTIME_ERROR, f"the kernel does not run on {probe.kind} values: {what}", **labels)
+        return
+    found.probes += 1
+    wanted, got = {}, {}
+    for name, r in right.items():
+        finite, early = torch.isfinite(r), torch.isfinite(r) & ~torch.isfinite(values[name])
+        if bool(early.any()):
+            _early(name, probe, found, labels)
+        wanted[name], got[name] = (torch.where(finite & ~early, x, 0) for x in (r, values[name]))
+    compared = settled(task, probe.inputs, got, wanted, seed=seed, relative=PROBE)
+    _count(branches, seen, compared, right if all(torch.equal(right[n], wanted[n]) for n in right) else {"": _NAN})
+    for name, comparison in compared.items():
+        if not comparison.ok:
+            pattern = describe(got[name], wanted[name], inputs=probe.inputs, outputs=wanted, dims=probe.dims, name=name)
+            text = f"output {name!r} differs from the reference: {pattern.text}"
+            found.fail(Status.WRONG_VALUES, text, output=name, **pattern.to_dict(), **labels)
+
+
+_NAN = torch.tensor(math.nan)
+
+
+def _early(name: str, probe: Probe, found: Findings, labels: Mapping[str, Any]) -> None:
+    """An output is not finite where the reference is: a mistake at ordinary magnitudes, a limit at others."""
+    if probe.scale <= ORDINARY:
+        text = f"output {name!r} is not finite where the reference is"
+        found.fail(Status.NONFINITE, text, output=name, pattern="not finite", text="not a finite number", **labels)
+    else:
+        found.limits[name] = min(found.limits.get(name, math.inf), probe.scale)
 
 
 # calculus -------------------------------------------------------------------------------------------------------------
@@ -235,6 +349,17 @@ def work(payload: dict[str, Any]) -> dict[str, Any]:
         "gemms": subject.gemms,
         "max_error": dict(found.worst),
         "checks": dict(found.checks),
+        "probes": found.probes,
+        "untested": list(unseen(found))[:16],
         "failures": found.failures[:8],
     }
-    return {"status": str(found.status), "reason": found.reason, "evidence": evidence}
+    reason = found.reason or "; ".join(f"untested: {text}" for text in unseen(found))
+    return {"status": str(found.status), "reason": reason[:1000], "evidence": evidence}
+
+
+def unseen(found: Findings) -> Iterator[str]:
+    """What a pass does not say, for the verdict, the author and the reviewer."""
+    if found.status is Status.PASS:
+        yield from found.untested
+        for name, scale in found.limits.items():
+            yield f"output {name!r} is not finite where the reference is, with inputs about {scale:g} times as large as usual"

@@ -3,7 +3,7 @@
     Feedback   gate, word, and findings in words
     digest     verdict -> feedback; a pure function of the record
 
-Per output the commonest specific pattern is told with the order of its magnitude and the kind of inputs ("large values", "ragged
+After a pass the author hears which ways through the kernel no input took. Per output the commonest specific pattern is told with the order of its magnitude and the kind of inputs ("large values", "ragged
 sizes") under which it fails. Seeds, sizes, expected values, hidden shapes, tracebacks and logs are not; quotes are cut.
 """
 
@@ -20,7 +20,15 @@ from ..records import GateRecord, Record, Status, Verdict
 
 MAX_FINDINGS = 8
 MAX_CHARS = 600
-KINDS = {"large": "large values", "small": "small values", "heavy": "heavy-tailed values"}
+KINDS = {
+    "large": "large values",
+    "small": "small values",
+    "heavy": "heavy-tailed values",
+    "extreme": "very large, very small or zero values",
+    "edge": "values next to a constant of the kernel",
+    "integer": "integers that the kernel names",
+    "size": "sizes that the kernel names",
+}
 VAGUE = ("values", "first of the rows", "first of the columns")
 """Patterns that are told only where nothing better is known."""
 
@@ -52,6 +60,7 @@ def digest(verdict: Verdict) -> Feedback:
     failed = verdict.gate(verdict.first_failure) if verdict.first_failure else None
     if failed is None:
         findings = [f"{g.name} did not run: {g.reason}" for g in verdict.not_run]
+        findings += [f"untested: {text}" for text in untested(verdict)]
         findings += _speed(verdict.gate("bench"))
     else:
         findings = _FINDERS.get(failed.name, _plain)(failed) or _plain(failed)
@@ -61,6 +70,12 @@ def digest(verdict: Verdict) -> Feedback:
         findings=tuple(_cut(f) for f in findings[:MAX_FINDINGS]),
         passed=passed,
     )
+
+
+def untested(verdict: Verdict) -> list[str]:
+    """Ways through the kernel that no judged input took, as the gate `algebra` found them: a reviewer reads the same."""
+    found = verdict.gate("algebra").evidence.get("untested")
+    return [str(text) for text in found] if isinstance(found, list) else []
 
 
 def _cut(text: str) -> str:
