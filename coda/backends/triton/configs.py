@@ -22,9 +22,13 @@ time of cuBLAS's GEMM alone in the same run, finisher included; eN = split N, p 
     two programs per SM (128x128, 4 warps)   slower: swiglu_backward 1.48 where one of 128x256 had 1.36, rms_scale 1.05
     group_m 4, 16                         as 8 at 4096; at 8192 4 is 2 % slower, 16 equal
 
-Not measured yet: `split_k`, products whose K is cut into slices. They are candidates, and no default, where the tiles of some
-row of the table fill no more than half of the multiprocessors and K is long enough (see `_sliced`): M of 128 and 256 at
-N = K = 4096, where cuBLAS cuts K too.
+K in slices (kN; over the best of one slice, 2026-11-29, N = K = 4096):
+    64x128x128 k2                         M = 128: residual_rms 0.82, swiglu_backward 0.85, the others 0.91 to 0.95; 128x128
+                                          k2 and k4 about 1. Without it torch.compile is 1 to 5 % faster for light epilogues
+    128x128x64 k2                         M = 256: swiglu_backward 0.89, residual_rms 0.97, the others 1.04 to 1.14
+    128x256x64 k2                         M = 512: 1.14 to 1.35; N = K = 8192: 1.02 to 1.16 from M = 128 on
+So they are the default for up to 128 rows where 64x128 tiles fill no more than half of the multiprocessors, and candidates
+wherever the tiles of some row of the table do (`_sliced`).
 
 How the text of a kernel came to be what it is (4096, same day): pairs moved as integers instead of reshaped, a reciprocal
 instead of a division: swiglu_backward 2.48 -> 1.36 with e8; statistics merged over a tile's parts and a wider, single-pass
@@ -250,6 +254,9 @@ def default_schedule(program: EpilogueProgram, problem: Problem) -> Schedule:
     if problem.arch is None:
         return _fit(anatomy, Schedule(tile_m=64, tile_n=64, tile_k=64, warps=4, stages=1, persistent=False))
     have = limits(problem.arch)
+    sliced = _few_rows(program, problem, have)
+    if sliced is not None:
+        return sliced
     best = min(_rows(problem), key=lambda r: _time(r, problem, have, anatomy.unit))
     tile_m, tile_n, tile_k, warps, _, _ = best
     persistent = _by_descriptor(problem) and _tiles(best, problem) > have.sms
@@ -392,6 +399,12 @@ SHORTEST_SLICE = 256
 """Of K: below it filling the pipeline takes as long as the slice."""
 
 
+SLICED = (64, 128)
+"""Rows and columns of the tiles that an untuned product has in slices."""
+LONG_SLICE = 1024
+"""Of K, in an untuned product: 2048 was measured, and a slice's slab costs as much however short it is."""
+
+
 def _sliced(problem: Problem, have: Limits) -> list[Schedule]:
     """Schedules that cut K: of tiles that are not mostly empty, and so few that all slices of all of them run at a time. The
     most slices for which that holds and a slice is not too short, and half as many."""
@@ -408,6 +421,20 @@ def _sliced(problem: Problem, have: Limits) -> list[Schedule]:
             if slices > 1
         ]
     return found
+
+
+def _few_rows(program: EpilogueProgram, problem: Problem, have: Limits) -> Schedule | None:
+    """For rows of two tiles: the most slices that run at a time, where the program can have them."""
+    if not SLICED[0] < problem.m <= 2 * SLICED[0] or problem.dtype == "float32" or not has_tma(problem.arch):
+        return None
+    for schedule in _sliced(problem, have):
+        if (schedule.tile_m, schedule.tile_n) == SLICED and problem.k >= schedule.split_k * LONG_SLICE:
+            try:
+                check(program, problem, schedule, problem.arch)
+            except BadSchedule:
+                continue
+            return schedule
+    return None
 
 
 def candidates(program: EpilogueProgram, problem: Problem) -> list[Schedule]:

@@ -5,6 +5,7 @@ The same checks on a GPU, with graphs and streams, are in `test_gpu.py`.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import math
 import pathlib
@@ -279,6 +280,32 @@ def test_candidates_fill_the_gpu_once_and_no_more(name: str, m: int) -> None:
         assert tiles * c.split_k <= 132
         assert problem.k // c.split_k >= configs.SHORTEST_SLICE
         assert c.tile_m < 2 * m
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "slices"),
+    [
+        (128, 4096, 4096, 2),
+        (65, 4096, 4096, 2),
+        (128, 1024, 4096, 4),
+        (128, 4096, 2048, 2),
+        (128, 4096, 1024, 1),
+        (128, 8192, 8192, 1),
+        (256, 4096, 4096, 1),
+        (4096, 4096, 4096, 1),
+        (64, 4096, 4096, 1),
+        (16, 4096, 4096, 1),
+    ],
+)
+def test_an_untuned_product_is_cut_where_that_was_measured_to_win(m: int, n: int, k: int, slices: int) -> None:
+    from coda.backends.triton import configs
+
+    p = programs.program("plain")
+    problem = programs.Problem.example(p, m=m, n=n, k=k)
+    schedule = configs.default_schedule(p, problem)
+    assert schedule.split_k == slices
+    configs.check(p, problem, schedule, problem.arch)
+    assert configs.default_schedule(p, dataclasses.replace(problem, arch="sm_80")).split_k == 1
 
 
 def test_short_products_are_not_cut() -> None:
