@@ -22,6 +22,7 @@ In the order in which a candidate meets them, each gate with what it stands on:
     compile.py         gate `compile`: a kernel for the target, and its resources
     numerics.py        gate `numerics`: as right as eager, written completely, repeatable
     tuning.py          a program's schedules by measurement, the author's among them
+    floors.py          what a task costs, whoever computes it
     entrants.py        what races: kernels, peers, ceilings;  racing.py  times it and says the word
     bench.py           gate `bench`: against every peer, on a GPU
     suite.py           many kernels on many shapes, in waves;  bench_worker.py  its process;  journal.py  who killed it

@@ -4,8 +4,8 @@
     work      the worker's entry: per shape, make the entrants, race them, audit the timed outputs
 
 Per shape: several sets of inputs are rotated, so that no call sees the inputs of the one before; the outputs of timed calls are
-kept for rounds drawn afterwards and compared with the reference; the floor comes from the plain GEMM and a copy measured in
-the same run. A kernel that is wrong after timing fails here whatever it was before; a peer that is wrong does not race. The
+kept for rounds drawn afterwards and compared with the reference; the floor is the task's (`floors.py`), at the rates of the plain
+GEMM and of a copy measured in the same run. A kernel that is wrong after timing fails here whatever it was before; a peer that is wrong does not race. The
 word over all shapes: PASS (faster on some shape, slower on none), SLOWER, NO_DIFFERENCE, or SUSPECT, which a person has to look
 at. Neighbours: `entrants.py` makes what races, `racing.py` times it; `suite.py` benchmarks many kernels without judging them.
 """
@@ -23,12 +23,12 @@ from coda.bench.timing import Clock, CudaClock
 
 from ..records import GateRecord, Status
 from ..task import Dims, Task
+from . import floors, tuning
 from . import inputs as draws
-from . import tuning
 from .blame import blame, described
-from .entrants import Entrants, checker, enter, sets_of, traffic
+from .entrants import Entrants, checker, enter, sets_of
 from .racing import Answer, Race, race, together
-from .runner import in_turn, problems
+from .runner import in_turn
 from .subject import Subject, load_task
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def _shape(
     refused = refusal(found)
     if refused is not None:
         return refused
-    contest = contest_of(task, subject, dims, sets[0], found, bandwidth)
+    contest = contest_of(task, subject, dims, found, bandwidth)
     return race(contest, sets, check, clock, rounds=payload["rounds"], seed=seed)
 
 
@@ -148,11 +148,8 @@ def refusal(found: Entrants) -> Answer | None:
     return None
 
 
-def contest_of(
-    task: Task, subject: Subject, dims: Dims, inputs: Mapping[str, Any], found: Entrants, bandwidth: float
-) -> Race:
+def contest_of(task: Task, subject: Subject, dims: Dims, found: Entrants, bandwidth: float) -> Race:
     """The race of what is ready."""
-    gemms = [(p.m, p.n, p.k) for part, p in problems(subject, inputs, None) if part.kind == "epilogue"]
     return Race(
         task=task.id,
         program_digest=subject.program.digest,
@@ -160,8 +157,8 @@ def contest_of(
         kernels=found.kernels,
         others=found.others,
         ceiling=found.ceiling,
-        flops=sum(2 * m * n * k for m, n, k in gemms),
-        traffic=traffic(task, dims),
+        flops=floors.flops(task, dims),
+        traffic=floors.traffic(task, dims),
         bandwidth=bandwidth,
         absent=found.absent,
         configs=found.configs,

@@ -99,7 +99,7 @@ def _race(payload: Mapping[str, Any]) -> dict[str, Any]:
         copy, moved = device_copy()
         bandwidth = copy_bandwidth(clock, copy, moved)
         del copy
-        contest = contest_of(ready.task, ready.subject, ready.dims, ready.sets[0], ready.found, bandwidth)
+        contest = contest_of(ready.task, ready.subject, ready.dims, ready.found, bandwidth)
         return race(
             contest,
             ready.sets,

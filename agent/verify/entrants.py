@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,7 @@ from coda.problem import Schedule
 from coda.tune import choose, is_measured
 
 from ..task import Dims, Task, lengths
+from . import floors
 from . import inputs as draws
 from .blame import OUT_OF_MEMORY, blame, out_of_memory, trusted
 from .numerics import Case, expected
@@ -110,8 +111,7 @@ def enter(
     a_b = (roles["a"], roles["b"]) if {"a", "b"} <= roles.keys() else None
     if a_b is not None:
         _empty_epilogues(found, sets[0], a_b, guard)
-    gemms = tuple((p.m, p.n, p.k) for part, p in problems(subject, sets[0], None) if part.kind == "epilogue")
-    setting = Setting(task.id, task.baseline, sets[0], gemms, a_b)
+    setting = Setting(task.id, task.baseline, sets[0], floors.gemms(task, sets[0]), a_b)
     _peers(found, task, setting, sets, alike or check, payload.get("peers") or (), guard)
     return found
 
@@ -409,30 +409,3 @@ class checker:  # noqa: N801 - a function with a memory
     def forget(self) -> None:
         """Free the references."""
         self._known.clear()
-
-
-def traffic(task: Task, dims: Dims) -> int:
-    """Bytes of declared inputs and outputs, each once."""
-    return sum(elements * size for elements, size in _sizes(task, dims))
-
-
-def elements(task: Task, dims: Dims) -> int:
-    """How many numbers the declared inputs and outputs hold."""
-    return sum(count for count, _ in _sizes(task, dims))
-
-
-def _sizes(task: Task, dims: Dims) -> Iterable[tuple[int, int]]:
-    def count(shape: tuple[str, ...]) -> int:
-        total = 1
-        for length in lengths(shape, dims):
-            total *= length
-        return total
-
-    def size(dtype: str) -> int:
-        return torch.empty((), dtype=getattr(torch, dtype)).element_size()
-
-    for i in task.inputs:
-        if i.default is None:
-            yield count(i.shape), size(draws.input_dtype(i, DTYPE))
-    for o in task.outputs:
-        yield count(o.shape), size(draws.output_dtype(o.dtype, DTYPE))

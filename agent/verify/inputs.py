@@ -1,6 +1,7 @@
 """Inputs of a task: every draw, every distribution, from the run's own seed.
 
     draw      a task's inputs at some sizes, rounded to the dtype under test
+    blank     their sizes and dtypes alone
     upcast    the same rounded values in fp64, for references: both sides see equal inputs
     run_seed  a fresh secret for one run; `subseed` derives one per case, so a record reproduces every tensor
 
@@ -70,6 +71,16 @@ def draw(
         inputs[i.name] = _distributed(task, i, value, distribution)
     inputs = rounded(task, inputs, dtype)
     return {name: x.to(device) if isinstance(x, torch.Tensor) else x for name, x in inputs.items()}
+
+
+def blank(task: Task, dims: Dims, dtype: str) -> Inputs:
+    """Every input by name without its values: sizes and dtypes alone, on the device `meta`."""
+    return {
+        i.name: i.default
+        if i.default is not None
+        else torch.empty(lengths(i.shape, dims), dtype=getattr(torch, input_dtype(i, dtype)), device="meta")
+        for i in task.inputs
+    }
 
 
 def rounded(task: Task, inputs: Mapping[str, Any], dtype: str) -> Inputs:

@@ -58,7 +58,9 @@ class Race:
     ceiling: Variant | None
     """The GEMM alone."""
     flops: int
+    """Of the products of the task, which the ceiling computes too, however many the kernel has."""
     traffic: int
+    """Bytes of the task's inputs and outputs, each once."""
     bandwidth: float
     absent: Mapping[str, str]
     configs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

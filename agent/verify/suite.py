@@ -34,6 +34,7 @@ from pydantic import JsonValue
 import coda
 from coda import env
 from coda.bench.peers import PEERS
+from coda.bench.record import short
 from coda.bench.timing import GpuBusy, gpu_lock
 
 from ..errors import BenchUnavailable
@@ -73,11 +74,6 @@ class Job:
     """Competing peers; empty: all that apply."""
     schedule: Mapping[str, Any] | None = None
     """The author's."""
-
-    @property
-    def shape(self) -> str:
-        """4096×4096×4096, in the order of the task's dims."""
-        return "×".join(str(n) for n in self.dims.values())
 
 
 class Result(Record):
@@ -247,7 +243,7 @@ def waves(jobs: Sequence[Job], most: int, memory: int) -> Iterator[list[Job]]:
 def needed(job: Job) -> int:
     """Bytes of GPU memory while it gets ready, as a rule of thumb: of everything declared, and of what the products hold
     beyond the declared outputs, such as the logits of a loss."""
-    from .entrants import elements
+    from .floors import elements
 
     task = load(job.task["id"], pathlib.Path(job.task["folder"]))
     declared = sum(math.prod(lengths(o.shape, job.dims)) for o in task.outputs)
@@ -261,9 +257,10 @@ def _parts(
     program: str, task: str, folder: str, dims: tuple[tuple[str, int], ...]
 ) -> tuple[tuple[EpilogueProgram, Problem], ...]:
     """What a job runs, and at which sizes; nothing where its program does not fit its task, which is the worker's to say."""
+    from .inputs import blank
     from .runner import problems
     from .subject import Subject
-    from .tuning import DTYPE, blank
+    from .tuning import DTYPE
 
     spec = load(task, pathlib.Path(folder))
     try:
@@ -322,7 +319,7 @@ class _Wave:
             for session in sessions:
                 session.close()
         for key, job in alone:
-            self.tell(f"{job.kernel} {job.shape}: again, with the GPU's memory to itself")
+            self.tell(f"{job.kernel} {short(job.dims)}: again, with the GPU's memory to itself")
             yield from _Wave([(key, job)], self.where, self.options, self.scratch, self.tell).results()
 
     def _get_ready(self, keyed: _Keyed, session: WorkerSession) -> _Started:
@@ -336,10 +333,10 @@ class _Wave:
             lost = None if outcome.ok else self._lost(outcome, journal)
             if lost is None or lost[0] in excluded or len(excluded) == LOST:
                 break
-            self.tell(f"{job.kernel} {job.shape}: {lost[0]} {lost[1]}")
+            self.tell(f"{job.kernel} {short(job.dims)}: {lost[0]} {lost[1]}")
             excluded[lost[0]] = lost[1]
         seconds = time.monotonic() - began
-        self.tell(f"{job.kernel} {job.shape}: {'ready' if outcome.ok else outcome.status} after {seconds:.0f} s")
+        self.tell(f"{job.kernel} {short(job.dims)}: {'ready' if outcome.ok else outcome.status} after {seconds:.0f} s")
         return _Started(key, job, session, outcome, excluded, (last_at_work(journal) or ("", False))[0], seconds)
 
     def _payload(self, job: Job, excluded: Mapping[str, str], journal: pathlib.Path) -> dict[str, Any]:

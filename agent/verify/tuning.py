@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from pydantic import JsonValue
@@ -20,8 +20,8 @@ from pydantic import JsonValue
 from coda.problem import ITEM_BYTES, Problem, Schedule
 from coda.tuning import Job, Outcome, tune
 
-from ..task import Dims, Task, lengths
-from .inputs import input_dtype
+from ..task import Dims
+from .inputs import blank
 from .runner import own, problems
 from .subject import Subject
 
@@ -31,16 +31,6 @@ if TYPE_CHECKING:
 Layout = Literal["row", "col"]
 DTYPE = "bfloat16"
 """Of gate `bench`."""
-
-
-def blank(task: Task, dims: Dims, dtype: str) -> dict[str, Any]:
-    """The task's inputs by name without their values: shapes and dtypes alone."""
-    return {
-        i.name: i.default
-        if i.default is not None
-        else torch.empty(lengths(i.shape, dims), dtype=getattr(torch, input_dtype(i, dtype)), device="meta")
-        for i in task.inputs
-    }
 
 
 def jobs_at(
