@@ -230,7 +230,7 @@ def test_exit_1_bug(monkeypatch: pytest.MonkeyPatch) -> None:
         (["verify", "x", "--task", "rms_scale", "--config", "/nope.toml"], "settings-invalid", "name a TOML file"),
         (["author", "rms scale", "--arch", "sm_12", "--llm", "folder:x"], "usage", "sm_80, sm_86"),
         (["verify", "/dev/zero", "--task", "rms_scale"], "usage", "name a kernel file"),
-        (["list", "things"], "usage", "tasks | examples | kernels | runs"),
+        (["list", "things"], "usage", "there are: tasks, examples, kernels, runs"),
         (["list", "tasks", "--colour"], "usage", "coda-agent list --help"),
         (["list", "tasks", "--color", "blue"], "usage", "coda-agent list --help"),
         (["list", "tasks", "-C", "/nowhere"], "usage", "coda-agent list --help"),

@@ -21,7 +21,7 @@ from .. import files
 from ..errors import UsageError
 from ..keeping import shelves as kernels
 from ..runs import store
-from . import render
+from . import flags, render
 from .judging import Judging
 from .terminal import Answer, Exit, Failure, Terminal
 
@@ -145,12 +145,10 @@ def verify_all(
     if given:
         raise UsageError(f"--all proves every kernel, {given[0]} does not go with it", hint="leave out one of the two")
     judging.check()
-    if number is not None and number < 1:
-        raise UsageError(f"--sample {number} is no number of kernels", hint="name 1 or more")
+    flags.number("--sample", number, least=1, hint="leave it out for every kernel")
     if seed is not None and number is None:
         raise UsageError("--seed chooses a sample, and none was asked for", hint="add --sample N")
-    if jobs is not None and jobs < 1:
-        raise UsageError(f"--jobs {jobs} is no number of processes", hint="name 1 or more")
+    flags.number("--jobs", jobs, least=1, hint="leave it out: then processors decide")
     found = proving.targets(kernels.shelves(terminal.settings()))
     seed = (random.randrange(1 << 32) if seed is None else seed) if number is not None else None
     chosen = proving.sample(found, number, seed) if number is not None and seed is not None else found

@@ -29,6 +29,7 @@ from ..errors import FolderUnusable, PlotsUnavailable, UsageError
 from ..keeping import shelves as kernels
 from ..task import Task
 from . import render
+from .flags import number, one_of
 from .judging import Judging
 from .terminal import Answer, Exit, Failure, Terminal
 
@@ -80,12 +81,12 @@ class Asked:
             what = "--peers" if self.peers else "--backend"
             hint = f"leave out {what}, or write the records elsewhere with --out"
             raise UsageError(f"--keep with {what} would put a partial record in the place of a full one", hint=hint)
-        if self.protocol not in PROTOCOLS:
-            raise UsageError(f"--protocol {self.protocol!r} is none", hint=f"there are: {', '.join(PROTOCOLS)}")
+        one_of("--protocol", self.protocol, PROTOCOLS, "protocol")
         if self.resume and self.out is None:
             raise UsageError("--resume does not say what to go on with", hint="name it: --out DIR")
-        if self.rounds < 3 or self.parallel < 0 or (self.budget_s is not None and self.budget_s <= 0):
-            raise UsageError("--rounds needs at least 3, --parallel and --budget no negative number")
+        number("--rounds", self.rounds, least=3, hint="fewer have no spread; 25 is usual")
+        number("--parallel", self.parallel, least=0, hint="0: by processors")
+        number("--budget", self.budget_s, hint="seconds; leave it out for no limit")
         if self.tune and self.cache_dir is not None:
             hint = "set CODA_CACHE_DIR: the tuner keeps its schedules there, and calls find them there"
             raise UsageError("--tune does not write to --cache-dir", hint=hint)

@@ -15,21 +15,21 @@ from typing import Any
 import authored_kernels
 import examples_curated
 
-from ..errors import AgentError, RunDamaged, UnknownSubject, UnknownTask, UsageError
+from ..errors import AgentError, RunDamaged, UnknownSubject, UnknownTask
 from ..keeping import shelves as kernels
 from ..runs import store
 from ..runs.events import Replied
 from ..task import Task, cards, find, load
 from . import card as cards_of
 from . import comparing, render
+from .flags import one_of
 from .terminal import Answer, Terminal
 
 
 def listing(terminal: Terminal, what: str) -> Answer:
     """The command `list`."""
     lists = {"tasks": _tasks, "examples": _examples, "kernels": _kernels, "runs": _runs}
-    if what not in lists:
-        raise UsageError(f"there is no list of {what!r}", hint=f"list {' | '.join(lists)}")
+    one_of("list", what, lists, "list")
     columns, rows = lists[what](terminal)
 
     def show() -> Iterator[Any]:

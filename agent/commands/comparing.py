@@ -60,11 +60,11 @@ def compare(
 
     if not texts:
         raise UsageError(
-            "nothing to compare was named", hint="`coda-agent compare A [B…]`, or `coda-agent compare --all`"
+            "nothing to compare was named", hint="`coda-agent compare NAME...`, or `coda-agent compare --all`"
         )
     if page is not None:
         raise UsageError("--html is the page of the whole bank", hint="`coda-agent compare --all --html FILE`")
-    if threshold is not None and not math.isfinite(threshold):
+    if threshold is not None and not (math.isfinite(threshold) and threshold >= 0):
         raise UsageError(f"--threshold {threshold:g} is no percentage", hint="say a number of 0 or more")
     settings = terminal.settings()
 
@@ -72,11 +72,8 @@ def compare(
         return comparing.gather(texts, folders=kernels.shelves(settings), runs=settings.runs_dir)
 
     subjects = gathered()
-    if threshold is not None and (threshold < 0 or len(subjects) < 2):
-        raise UsageError(
-            f"--threshold {threshold:g} with {len(subjects)} kernel(s)",
-            hint="name two kernels and a percentage of 0 or more",
-        )
+    if threshold is not None and len(subjects) < 2:
+        raise UsageError("--threshold compares kernels, and there is only one", hint="name a second kernel")
     if run:
         from . import bench
 

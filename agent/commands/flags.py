@@ -1,6 +1,9 @@
-"""Flags that hold a list, and how `--help` shows what a command takes.
+"""What flags hold, checked before anything slow, and how `--help` shows what a command takes.
 
     listed    the items of "a,b,c"; an empty one is a mistake and not nothing
+    one_of    a word that must be one of several; near ones are named
+    lengths   a shape as it is typed
+    number    a count or an amount within its bounds
     Command   the help of a command: arguments by the name that the text has for them
 
 Neighbours: `entry` makes the commands, `cli.py` has their flags. Nothing heavy is imported here.
@@ -8,11 +11,17 @@ Neighbours: `entry` makes the commands, `cli.py` has their flags. Nothing heavy 
 
 from __future__ import annotations
 
+import difflib
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import typer.core
 
 from ..errors import UsageError
+
+MOST_DIGITS = 10
+"""Of a length: no matrix has as many rows or columns."""
 
 
 def listed(flag: str, text: str | None, example: str) -> tuple[str, ...]:
@@ -24,6 +33,38 @@ def listed(flag: str, text: str | None, example: str) -> tuple[str, ...]:
         said = "names nothing" if not any(items) else "has an empty item"
         raise UsageError(f"{flag} {text!r} {said}", hint=f"write {flag} {example}, or leave it out")
     return tuple(dict.fromkeys(items))
+
+
+def one_of(what: str, value: str, known: Iterable[str], kind: str) -> None:
+    """Raises `UsageError` for a value that is not among the known ones. `what` names the flag."""
+    known = tuple(known)
+    if value not in known:
+        close = difflib.get_close_matches(value, known, n=2)
+        near = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
+        raise UsageError(f"{what} {value!r} is no {kind}", hint=f"{near}there are: {', '.join(known)}")
+
+
+def lengths(text: str, names: Sequence[str], of: str) -> tuple[int, ...]:
+    """The lengths of "4096x4096x4096", one for each name. Raises `UsageError`."""
+    found = text.split("x")
+    if len(found) != len(names) or not all(n.isdecimal() and int(n[:MOST_DIGITS]) > 0 for n in found):
+        raise UsageError(f"--shapes {text!r} is no shape of {of}", hint=f"write it as {'x'.join(names)}, in numbers")
+    if any(len(n) >= MOST_DIGITS for n in found):
+        raise UsageError(f"--shapes {text!r} is larger than any matrix", hint=f"lengths below 10^{MOST_DIGITS - 1}")
+    return tuple(map(int, found))
+
+
+def number(flag: str, value: float | None, *, least: float | None = None, hint: str) -> None:
+    """Raises `UsageError` for a number below the least one, or, without one, for one that is not above 0; NaN is neither."""
+    if value is None:
+        return
+    said = f"{flag} {value:g}"
+    if math.isnan(value):
+        raise UsageError(f"{said} is no number", hint=hint)
+    if least is None and value <= 0:
+        raise UsageError(f"{said} is not positive", hint=hint)
+    if least is not None and value < least:
+        raise UsageError(f"{said} is less than {least:g}", hint=hint)
 
 
 class Command(typer.core.TyperCommand):

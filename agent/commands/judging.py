@@ -18,6 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coda.errors import CodaError
+from coda.problem import Schedule
+
 from .. import files
 from ..errors import JudgeUnavailable, UsageError
 from ..keeping import shelves as kernels
@@ -25,12 +28,16 @@ from ..llm.protocol import MAX_SOURCE_BYTES
 from ..records import Status, Verdict
 from ..task import Task, find, load
 from . import render
+from .flags import lengths, one_of
 from .terminal import Answer, Exit, Failure, Terminal
 
 if TYPE_CHECKING:
     from ..keeping.review import Judge
     from ..verify.judge import Options
     from ..verify.lint import LintReport
+
+
+SCHEDULE = 'write JSON like {"tile_m": 128}'
 
 
 @dataclass(frozen=True)
@@ -54,17 +61,14 @@ class Judging:
         from coda.backends.triton.configs import ARCHS
 
         if self.arch is not None and self.arch.rstrip("af") not in ARCHS:
-            raise UsageError(f"--arch {self.arch!r} is no architecture", hint=f"there are: {', '.join(ARCHS)}")
+            one_of("--arch", self.arch, ARCHS, "architecture")
         for name in self.backends:
-            if name not in registry.MODULES or name == "reference":
-                fused = ", ".join(n for n in registry.MODULES if n != "reference")
-                raise UsageError(f"--backend {name!r} is no fused backend", hint=f"there are: {fused}")
+            one_of("--backend", name, (n for n in registry.MODULES if n != "reference"), "fused backend")
 
         from coda.bench.peers import PEERS
 
         for name in self.peers:
-            if name not in PEERS:
-                raise UsageError(f"--peers {name!r} is no peer", hint=f"there are: {', '.join(PEERS)}")
+            one_of("--peers", name, PEERS, "peer")
 
     def options(self, task: Task, schedule: Mapping[str, Any] | None = None) -> Options:
         """For the judge. Raises `UsageError` for shapes that are not this task's."""
@@ -84,12 +88,7 @@ class Judging:
     def _dims(text: str, task: Task) -> dict[str, int]:
         known = task.shapes[0].dims
         names = [n for n in ("M", "N", "K") if n in known] + [n for n in known if n not in ("M", "N", "K")]
-        lengths = text.split("x")
-        if len(lengths) != len(names) or not all(n.isdecimal() and int(n) > 0 for n in lengths):
-            raise UsageError(
-                f"--shapes {text!r} is no shape of {task.id}", hint=f"write it as {'x'.join(names)}, in numbers"
-            )
-        return dict(zip(names, map(int, lengths), strict=True))
+        return dict(zip(names, lengths(text, names, task.id), strict=True))
 
     def judge(self, terminal: Terminal) -> Judge:
         """The real judge with these options, telling which gate runs."""
@@ -132,6 +131,8 @@ def verify(
     task_id = find(task_text).id
     source = read_source(file)
     submitted = _schedule(schedule) if schedule is not None else None
+    if record is not None:
+        files.require_place(record)
     task = load(task_id)
     judging.options(task)
     verdict = judging.judge(terminal)(source, task, submitted)
@@ -206,13 +207,15 @@ def _schedule(file: Path) -> dict[str, Any]:
     try:
         data = json.loads(files.read_bounded(file, MAX_SOURCE_BYTES).decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(
-            f"--schedule {str(file)!r} cannot be read: {error}", hint='write JSON like {"tile_m": 128}'
-        ) from error
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"--schedule {str(file)!r} cannot be read: {why}", hint=SCHEDULE) from error
     if not isinstance(data, dict):
-        raise UsageError(
-            f"--schedule {str(file)!r} holds a {type(data).__name__}", hint='write JSON like {"tile_m": 128}'
-        )
+        raise UsageError(f"--schedule {str(file)!r} holds a {type(data).__name__}", hint=SCHEDULE)
+    try:
+        Schedule.from_dict(data)
+    except CodaError as error:
+        said = str(error).partition("\n")[0]
+        raise UsageError(f"--schedule {str(file)!r} is none: {said}", hint=error.hint or SCHEDULE) from error
     return data
 
 
@@ -260,6 +263,7 @@ def review(terminal: Terminal, name: str, judging: Judging, into: Path | None) -
     kept = kernels.find(name, folders=kernels.shelves(settings), runs=settings.runs_dir)
     terminal.run_path = kept.run
     task = load(kept.task)
+    files.require_place((into or kept.folder) / "REVIEW.md")
     terminal.say(f"reviewing {kept.id} for task {task.id}, from its source")
     written = run(kept, task, judging.judge(terminal), into=into)
     found, verdict = written.review, written.review.verdict

@@ -20,6 +20,7 @@ from ..errors import BenchUnavailable, UsageError
 from ..keeping.scheduled import LEGEND, short
 from ..task import Dims, cards, find, load
 from . import render
+from .flags import lengths, number, one_of
 from .judging import Judging
 from .terminal import Answer, Exit, Failure, Terminal
 
@@ -74,12 +75,10 @@ class Asked:
         if self.task is not None and (loose or self.everything):
             said = repr(loose[0]) if loose else "--all"
             raise UsageError(f"--task is that of a kernel file, and {said} is none", hint="leave out --task")
-        for flag, value, known in (("--dtype", self.dtype, DTYPES), ("--weights", self.weights, WEIGHTS)):
-            if value not in known:
-                raise UsageError(f"{flag} {value!r} is none", hint=f"there are: {', '.join(known)}")
-        for flag, number in (("--budget", self.budget_s), ("--workers", self.workers)):
-            if number is not None and not number > 0:
-                raise UsageError(f"{flag} {number:g} is not positive", hint="leave it out for no limit")
+        one_of("--dtype", self.dtype, DTYPES, "dtype of a GEMM that is tuned")
+        one_of("--weights", self.weights, WEIGHTS, "layout")
+        number("--budget", self.budget_s, hint="seconds; leave it out for no limit")
+        number("--workers", self.workers, hint="leave it out: then processors and memory decide")
         if self.dry_run and self.compile_only:
             raise UsageError("--dry-run and --compile-only exclude each other", hint="leave one out")
 
@@ -231,10 +230,7 @@ def _plain_jobs(program: Any, asked: Asked, arch: str, weights: Sequence[Any]) -
         raise UsageError(f"{program.name} is a plan: its sizes come from a task", hint="name the task with --task")
     found = []
     for text in asked.shapes.split(",") if asked.shapes else ():
-        lengths = text.split("x")
-        if len(lengths) != 3 or not all(n.isdecimal() and int(n) > 0 for n in lengths):
-            raise UsageError(f"--shapes {text!r} is no shape of {program.name}", hint="write it as MxNxK, in numbers")
-        m, n, k = map(int, lengths)
+        m, n, k = lengths(text, ("M", "N", "K"), program.name)
         problem = Problem.example(program, m=m, n=n, k=k, dtype=asked.dtype, arch=arch)
         found += [Job(program, with_b(problem, layout)) for layout in weights]
     if not found:

@@ -94,8 +94,8 @@ def test_without_a_gpu_it_says_so_and_what_can_be_done() -> None:
     [
         ((), "nothing to tune was named"),
         (("swiglu_backward", "--all"), "exclude each other"),
-        (("swiglu_backward", "--dtype", "int8"), "--dtype 'int8' is none"),
-        (("swiglu_backward", "--weights", "diagonal"), "--weights 'diagonal' is none"),
+        (("swiglu_backward", "--dtype", "int8"), "--dtype 'int8' is no dtype"),
+        (("swiglu_backward", "--weights", "diagonal"), "--weights 'diagonal' is no layout"),
         (("swiglu_backward", "--dry-run", "--compile-only"), "exclude each other"),
         (("swiglu_backward", "--budget", "0"), "--budget 0 is not positive"),
         (("swiglu_backward", "--workers", "-1"), "--workers -1 is not positive"),
