@@ -109,7 +109,10 @@ def test_a_page_that_cannot_be_written_is_named_as_it_was_given(tmp_path: Path) 
         (["compare", "rms_scale", "examples_curated/gemm_rope", "--threshold", "inf"], "--threshold inf is no"),
         (["compare", "--run", "rms_scal3"], "is called 'rms_scal3'"),
         (["compare", "--run", "rms_scale", "--html", "x.html"], "--html is the page of the whole bank"),
-        (["compare", "--run", "examples_curated/rms_scale", "--threshold", "3"], "--threshold compares kernels, and there is only one"),
+        (
+            ["compare", "--run", "examples_curated/rms_scale", "--threshold", "3"],
+            "--threshold compares kernels, and there is only one",
+        ),
         (["verify"], "missing argument 'FILE'"),
         (["verify", "x.py"], "missing option '--task'"),
         (["verify", "x.py", "--all"], "FILE does not go with it"),
