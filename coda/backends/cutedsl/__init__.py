@@ -1,11 +1,15 @@
 """The CuTeDSL backend: programs on quack-kernels' fixed mainloop and epilogue operators, on Hopper and Blackwell.
 
-    lowering.py      program -> one function of an element (or pair), its operands, stores and statistics: plain data
+    lowering.py      program -> one function of an element (or pair), its operands, stores and statistics
+    lowered.py       what that is: plain data
+    values.py        nodes as lines of the function
+    segments.py      reductions of groups of columns, folded by a function that runs before it
     expressions.py   elementwise operation -> expression
     integers.py      integers in 32 bits, proved
     support.py       every reason why a program cannot be run here
     configs.py       schedules: what is valid, what fits, the shipped choice
-    operators.py     device code: maths, pairs of 16-bit numbers, our own statistics
+    maths.py         device code: the functions of one element
+    operators.py     device code: our own loaders and statistics
     private.py       every private API of quack and CUTLASS, with the reason
     launch.py        plans and launches
     finish.py        the finishing kernel: where partials lie, and what is different from the shared one

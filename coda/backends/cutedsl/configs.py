@@ -20,9 +20,12 @@ import math
 import pathlib
 import re
 
-from coda.backends.cutedsl.lowering import TILE_COLUMNS, Lowered, lower
+from coda.backends.cutedsl.expressions import FAST
+from coda.backends.cutedsl.lowered import TILE_COLUMNS, Lowered
+from coda.backends.cutedsl.lowering import lower
 from coda.backends.finishing import approximations
 from coda.backends.finishing.anatomy import Anatomy
+from coda.backends.finishing.cheaper import cheaper
 from coda.backends.finishing.modules import GENERATOR
 from coda.errors import BadSchedule, Unsupported
 from coda.primitives.types import Kind
@@ -42,20 +45,19 @@ RESERVED = 2 * 1024
 TILE_K = 64
 MIN_STAGES = 2
 
-_CANDIDATES = 2
+_CANDIDATES = 3
 """Raised with every change of `candidates`, of the heuristic, and of the generated function of an element."""
-_DEVICE_CODE = hashlib.sha256(
+DEVICE_CODE = hashlib.sha256(
     b"".join(
         path.read_bytes()
         for path in (
-            pathlib.Path(__file__).with_name("operators.py"),
-            pathlib.Path(__file__).with_name("private.py"),
+            *(pathlib.Path(__file__).with_name(f"{name}.py") for name in ("operators", "maths", "private")),
             pathlib.Path(approximations.__file__),
         )
     )
 ).hexdigest()[:12]
-"""`operators.VERSION`, without importing CUTLASS."""
-TABLE = f"{GENERATOR}.{_CANDIDATES}.{_DEVICE_CODE}"
+"""Version of all device code, without importing CUTLASS: files below site-packages count for quack by their names alone."""
+TABLE = f"{GENERATOR}.{_CANDIDATES}.{DEVICE_CODE}"
 """Version of all that decides how fast a schedule is: what was measured under another one is measured again."""
 HOPPER_CANDIDATES = (
     (128, 256, False, 2),
@@ -120,9 +122,8 @@ def check(schedule: Schedule, lowered: Lowered, generation: int) -> None:
         raise BadSchedule("Schedule.tile_n", got=n, expected=f"a multiple of {step} up to 256 here")
     for port in lowered.ports:
         if n % port.whole:
-            raise BadSchedule(
-                "Schedule.tile_n", got=n, expected=f"a multiple of {port.whole}, since {port.operand} repeats"
-            )
+            why = f"groups of {port.whole} columns are folded" if port.how == "segment" else f"{port.operand} repeats"
+            raise BadSchedule("Schedule.tile_n", got=n, expected=f"a multiple of {port.whole}, since {why}")
     if (
         schedule.cluster_m * schedule.cluster_n > 4
         or schedule.cluster_m not in (1, 2, 4)
@@ -143,6 +144,10 @@ def check(schedule: Schedule, lowered: Lowered, generation: int) -> None:
                 "Schedule on Blackwell",
                 got=f"{m}×{n}, cluster_m {schedule.cluster_m}",
                 expected="tile_n a multiple of 32, an even cluster_m for tile_m 256",
+            )
+        if n != 128 and any(port.how == "segment" and port.period % 64 for port in lowered.ports):
+            raise BadSchedule(
+                "Schedule.tile_n on Blackwell", got=n, expected="128 where groups of less than 64 columns are folded"
             )
         return
     if schedule.pingpong:
@@ -183,8 +188,10 @@ def stages(schedule: Schedule, lowered: Lowered, problem: Problem) -> int:
     for port in lowered.ports:
         if port.how in ("row", "spread", "col", "index"):
             vectors += (n if port.how in ("row", "spread") else m) * (
-                4 if port.view else ITEM_BYTES[problem.spec(port.operand).dtype]
+                4 if port.view or port.narrow else ITEM_BYTES[problem.spec(port.operand).dtype]
             )
+        elif port.how == "segment":
+            vectors += 4 * m * (n // port.period)
     vectors += sum(4 * n * (7 if cooperative else 3) for s in lowered.sinks if s.statistic.axis == "col")
     epilogue = vectors + part * stored * min(parts, 2) // 2 + part * loaded * min(parts, 4) // 2
     return max(0, (SHARED_MEMORY - RESERVED - epilogue) // ((m + n) * TILE_K * ITEM_BYTES[problem.dtype]))
@@ -211,12 +218,19 @@ def _bytes(problem: Problem, name: str, view: bool, half: bool = False) -> int:
 def default(program: EpilogueProgram, problem: Problem) -> Schedule:
     """What an untuned call runs: the best of `SPEEDS`, or a smaller tile where that leaves no room for enough stages."""
     first = _measured(program, problem)
-    whole = math.lcm(1, *(int(o.period / o.width) for o in program.operands if o.period))
+    whole = _whole(program)
     narrow = next((n for n in TILE_COLUMNS if n % whole == 0), 128)
     m = min(first.tile_m, 128)
     pingpong = narrow <= PINGPONG_COLUMNS[m]
     smaller = dataclasses.replace(first, tile_m=m, tile_n=narrow, pingpong=pingpong and family(problem.arch) == 90)
     return first if _fits(first, program, problem) else smaller
+
+
+def _whole(program: EpilogueProgram) -> int:
+    """Columns that a tile must be a multiple of: of rows that repeat, and of segments."""
+    repeated = [int(o.period / o.width) for o in program.operands if o.period]
+    folded = [n.type.size for n in program.nodes if n.op.startswith("segment_")]
+    return math.lcm(1, *repeated, *folded)
 
 
 def valid(schedule: Schedule, program: EpilogueProgram, problem: Problem) -> None:
@@ -274,36 +288,47 @@ without ping-pong was the best of a few light epilogues by 1 %, and half as fast
 
 
 INSTRUCTIONS = {
-    "erf": 50,
-    "sin": 20,
-    "cos": 20,
-    "expm1": 15,
-    "log1p": 15,
-    "div": 8,
-    "tanh": 6,
-    "sigmoid": 6,
-    "exp": 4,
-    "log": 4,
+    "log2": 28,
+    "log1p": 26,
+    "expm1": 25,
+    "log": 25,
+    "sin": 17,
+    "cos": 17,
+    "erf": 14,
+    "tanh": 12,
+    "div": 10,
+    "sigmoid": 9,
+    "exp": 8,
+    "exp_nonpositive": 5,
+    "exp2": 5,
+    "sqrt": 5,
+    "rsqrt": 5,
 }
-"""About how many an operation takes on an element; 1 where it is not listed."""
-BUSY = 32
-"""From so many instructions per element on, 128×192 spills and cannot hide them behind the product. Over cuBLAS at 8192³ it
-took 1.19 (tanh GELU backward, 34), 1.30 (exact GELU backward, 66), 1.43 (tanh GeGLU backward, 43) and 1.62 (exact GeGLU backward,
-77), but 1.06 for `swiglu_backward` (30). 128×128 spills nothing; it took 1.16, 1.20, 1.26 and 1.34 at 4096³, and was not
-measured at 8192³ (2026-11-29)."""
+"""How many machine instructions an operation takes on an element of sm_90, strict; 1 where it is not listed. Counted in the
+machine code of a program of that operation alone (nvidia-cutlass-dsl 4.8.1)."""
+FAST_INSTRUCTIONS = dict.fromkeys(FAST, 2) | {"erf": 13, "sigmoid": 4, "exp2": 1, "log2": 1, "tanh": 1}
+"""The same where `fast_math=True` takes the hardware's approximation."""
+BUSY = 38
+"""From so many instructions per element on, 128×192 cannot hide them behind the product: it spills, and its accumulator leaves
+48 registers for them. Over cuBLAS at 8192³ it took 1.06 for `swiglu_backward` (36), and 1.19, 1.30, 1.43 and 1.62 for tanh GELU, exact
+GELU, tanh GeGLU and exact GeGLU backward, which took 40 to 53 then and take 28, 31, 37 and 42 now (2026-11-29; not measured
+since). 128×128 spills nothing; those took 1.16, 1.20, 1.26 and 1.34 at 4096³."""
 
 
 def _instructions(program: EpilogueProgram) -> float:
     """Per element of the product, inside the tile."""
-    nodes = (program.nodes[i] for i in Anatomy(program).in_tile)
-    return float(sum(INSTRUCTIONS.get(n.op, 1) * n.type.width for n in nodes if n.type.kind is Kind.TILE))
+    costs = INSTRUCTIONS | FAST_INSTRUCTIONS if program.fast_math else INSTRUCTIONS
+    nodes = [cheaper(program.nodes, program.nodes[i], program.fast_math) for i in Anatomy(program).in_tile]
+    return float(sum(costs.get(n.op, 1) * n.type.width for n in nodes if n.type.kind is Kind.TILE))
 
 
 def _measured(program: EpilogueProgram, problem: Problem) -> Schedule:
     """The tile that wastes least: of the last wave, of what lies beyond the matrix, of its own speed."""
     if family(problem.arch) == 100:
         return Schedule(backend="cutedsl", tile_m=128, tile_n=128, cluster_m=1)
-    tiles = [tile for tile in SPEEDS if tile[1] != 192 or _instructions(program) < BUSY]
+    whole = _whole(program)
+    possible = [tile for tile in SPEEDS if tile[1] % whole == 0] or list(SPEEDS)
+    tiles = [tile for tile in possible if tile[1] != 192 or _instructions(program) < BUSY] or possible
     m, n, cluster, _ = max(tiles, key=lambda tile: tile[3] * _filled(problem, tile[0], tile[1]))
     if problem.m <= m:  # a cluster's second tile would be beyond the matrix
         cluster = 1

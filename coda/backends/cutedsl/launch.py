@@ -27,8 +27,9 @@ from quack.epilogue import F2, gemm_epilogue, pack
 from quack.epilogue.ops import ColVecLoad, RowVecLoad, Scalar, TileLoad
 from quack.gemm_config import GemmConfig
 
-from coda.backends.cutedsl import configs, finish, operators, private
-from coda.backends.cutedsl.lowering import FOLDS, PLACES, Lowered, Port, Sink, lower
+from coda.backends.cutedsl import configs, finish, maths, operators, private
+from coda.backends.cutedsl.lowered import FOLDS, PLACES, Lowered, Port, SegmentStore, Sink
+from coda.backends.cutedsl.lowering import lower
 from coda.backends.finishing.anatomy import Anatomy
 from coda.backends.finishing.straight import Line
 from coda.errors import CodaError, CompileError, Unsupported
@@ -72,7 +73,7 @@ class Shape:
 @functools.lru_cache(maxsize=1024)
 def modified(lowered: Lowered) -> Any:
     """quack's object for the function. Call under the lock."""
-    functions = {n: v for n, v in vars(operators).items() if isinstance(v, types.FunctionType)}
+    functions = {n: v for n, v in vars(maths).items() if isinstance(v, types.FunctionType)}
     names = {n: operators.Named(n, f) for n, f in functions.items()}
     module = types.ModuleType(f"coda_gen_{lowered.function}")
     vars(module).update(
@@ -95,17 +96,39 @@ def modified(lowered: Lowered) -> Any:
         outputs=tuple(s.name for s in lowered.stores if s.name != "D"),
         ops={p.name: ports[p.name] for p in lowered.parameters},
         outs={s.name: _sink(s, ports, alone) for s in lowered.sinks},
-        extra_ops=tuple(ports[p.name] for p in lowered.ports if p.how == "index"),
+        extra_ops=(
+            *(ports[p.name] for p in lowered.ports if p.how == "index"),
+            *(_segment_out(s, lowered, vars(module)) for s in lowered.segments),
+        ),
         mode=lowered.mode,
         vectorize=False,
+        **_prepass(lowered, vars(module)),
     )(vars(module)[lowered.function])
+
+
+def _prepass(lowered: Lowered, module: Mapping[str, Any]) -> dict[str, Any]:
+    if not lowered.prepass:
+        return {}
+    folded = tuple(p.name for p in lowered.ports if p.how == "segment")
+    return {"prepass": module[lowered.prepass], "prepass_outs": folded}
+
+
+def _segment_out(store: SegmentStore, lowered: Lowered, module: Mapping[str, Any]) -> Any:
+    port = next(p for p in lowered.ports if p.name == store.segment)
+    function = operators.Named(store.function, module[store.function])
+    return operators.segment_out(store.name, port.name, port.fold, function)  # type: ignore[no-untyped-call]  # device code
 
 
 def _port(port: Port) -> Any:
     if port.how in ("scalar", "count"):
         return Scalar(port.name, dtype=cutlass.Int32 if port.is_int else cutlass.Float32)
+    if port.how == "segment":
+        return operators.Segment(port.name, port.fold)  # type: ignore[no-untyped-call]  # device code
     if port.how == "spread":
-        return operators.SpreadRow(port.name, port.half, port.period)
+        spread = operators.SpreadNarrow if port.narrow else operators.SpreadRow if port.wide else operators.SpreadAny
+        return spread(port.name, port.half, port.period)
+    if port.narrow:
+        return (operators.NarrowRow if port.how == "row" else operators.NarrowCol)(port.name)
     return {"tile": TileLoad, "row": RowVecLoad, "col": ColVecLoad, "index": ColVecLoad}[port.how](port.name)
 
 
@@ -179,12 +202,15 @@ class Runner:
         for port in self.lowered.ports:
             if port.how in ("scalar", "count"):
                 operands[port.name] = 0
+            elif port.how == "segment":
+                operands[port.name] = port.period
             else:
                 operands[port.name] = _viewed_shape(stands[port.operand]) if port.view else stands[port.operand]
         stores = {
             s.name: _viewed_shape(stands[f"out.{s.output}"]) if s.view else stands[f"out.{s.output}"]
             for s in self.lowered.stores
         }
+        operands |= {s.name: stands[f"out.{s.output}"] for s in self.lowered.segments}
         sinks = {name: Shape(shape, strides, torch.float32, device) for name, (shape, strides, _) in self._sinks}
         return self._plan((), stands["a"], stands["b"], stores, {**operands, **sinks})
 
@@ -237,6 +263,8 @@ class Runner:
             partials = torch.empty(self._size, dtype=torch.float32, device=device)
             for name, place in self._sinks:
                 others[name] = partials.as_strided(*place)
+        for segment in self.lowered.segments:
+            others[segment.name] = tensors[f"out.{segment.output}"]
         form = tuple(port.name for port in self._scalars if isinstance(others[port.name], torch.Tensor))
         plan = self._plans.get(form)
         if plan is None:
@@ -257,6 +285,8 @@ class Runner:
         for store in self.lowered.stores:
             place = line.value(f"out.{store.output}")
             values[store.name] = line.keep(f"{place}.view(float32)") if store.view else place
+        for segment in self.lowered.segments:
+            values[segment.name] = line.value(f"out.{segment.output}")
         partials, places = self._places_of_partials(line)
         values |= places
         if found.numbers != {port.name for port in self.lowered.ports if port.how in ("scalar", "count")} & found.taken:
@@ -278,6 +308,8 @@ class Runner:
     def _expression(self, line: Line, port: Port, tensors: Mapping[str, Any]) -> str:
         """What `_getter` gets, as text; a number as quack wraps it."""
         name = port.operand
+        if port.how == "segment":
+            return "None"  # its columns are compiled in
         if port.how == "count" or name in PLACES:
             return line.text.name("always", self._getter(port)(tensors))
         if port.how == "scalar" and not isinstance(tensors[name], torch.Tensor):
@@ -318,6 +350,8 @@ class Runner:
         if port.how == "count":
             size = self.problem.m if name == "rows" else self.problem.n
             return lambda tensors: size
+        if port.how == "segment":
+            return lambda tensors: port.period
         if port.how == "scalar":
             return functools.partial(_scalar, name)
         if name in PLACES:

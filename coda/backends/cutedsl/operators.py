@@ -1,8 +1,8 @@
-"""Device half: the functions that generated epilogues call, and our own operators for quack's front end.
+"""Device half: our own operators for quack's front end. The functions of an element are in `maths.py`.
 
-    split_* join_*          two 16-bit numbers in one 32-bit element: how matrices and rows of width 2 travel
-    integer, number         an int32 that travels as the bits of an fp32
-    exp … cos               maths, strict and fast; within about 1e-6 (sin, cos absolute up to |x| = 1e5) where strict
+    SpreadRow               a row that repeats, or serves two columns with each number
+    Narrow…                 vectors of integers wider than 32 bits, as int32
+    Segment segment_out     a number per row and group of columns, folded before the epilogue; written as an output
     RowStatistic            sum, max or absmax of each row of a tile; what lies beyond the matrix counts as the identity
     ColumnStatistic         the same of each column
     LogSumExp               online log-sum-exp of each row; right for infinities too
@@ -12,42 +12,35 @@ quack's own sums assume that an epilogue is 0 where accumulator and tiles are ze
 filled, f(0) need not be 0, and 0·inf is NaN (also of a filled zero: a row of A with an infinity is NaN beyond N), so the
 statistics leave out what lies beyond: parts of a tile as a whole, at no cost, where parts divide N (or M), else by coordinate.
 quack identifies a kernel by the text of the generated function and by the names and settings of operators; VERSION, a
-hash of this file, goes into both, since files below site-packages count by name alone.
+hash of all device code, goes into both, since files below site-packages count by name alone.
 
 Mypy leaves it alone: the code is traced by cute, whose types are not Python's.
 """  # noqa: I002
 # mypy: ignore-errors
 
-import hashlib
 import math
-import pathlib
-import struct
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import BFloat16, Float16, Float32, Int32, Uint32, const_expr
+from cutlass import Float32, Int32, Int64, Uint32, const_expr
 from quack.compile_utils import make_fake_tensor
-from quack.epilogue.ops import ColVecReduce, ColVecSelect, OnlineLSEReduce, RowVecLoad, RowVecReduce
-
-from coda.backends.cutedsl.private import asm_f32, asm_f32_of_s32, asm_s32, select_pairs, sixteen_bits
-from coda.backends.finishing import approximations
-from coda.backends.finishing.approximations import (
-    ERF_FAR,
-    ERF_NEAR,
-    ERF_SPLIT,
-    LN2,
-    LOG2_E,
-    LOWEST,
-    TANH_NEAR,
-    TANH_SPLIT,
+from quack.epilogue.ops import (
+    ColVecLoad,
+    ColVecReduce,
+    ColVecSelect,
+    EpiSmemBytes,
+    GroupedColStatsBase,
+    GroupedColStatsOut,
+    OnlineLSEReduce,
+    RowVecLoad,
+    RowVecReduce,
 )
 
-VERSION = hashlib.sha256(
-    b"".join(
-        pathlib.Path(path).read_bytes()
-        for path in (__file__, pathlib.Path(__file__).with_name("private.py"), approximations.__file__)
-    )
-).hexdigest()[:12]
+from coda.backends.cutedsl import configs
+from coda.backends.cutedsl.maths import integer
+from coda.backends.cutedsl.private import asm_f32_of_s32, select_pairs, sixteen_bits
+
+VERSION = configs.DEVICE_CODE
 
 
 class Named:
@@ -66,283 +59,82 @@ class Named:
         return ("coda", self.name, VERSION)
 
 
-# two numbers in one element --------------------------------------------------------------------------------------
-
-
-def split_bfloat16(x):
-    """Even and odd column of a pair of bf16 numbers."""
-    even = asm_f32("{.reg .b32 t; mov.b32 t, $1; shl.b32 t, t, 16; mov.b32 $0, t;}", "=f,f", x)
-    odd = asm_f32("{.reg .b32 t; mov.b32 t, $1; and.b32 t, t, 0xffff0000; mov.b32 $0, t;}", "=f,f", x)
-    return even, odd
-
-
-def split_float16(x):
-    """Even and odd column of a pair of fp16 numbers."""
-    head = "{.reg .b32 t; .reg .b16 l, h; mov.b32 t, $1; mov.b32 {l, h}, t; "
-    return asm_f32(head + "cvt.f32.f16 $0, l;}", "=f,f", x), asm_f32(head + "cvt.f32.f16 $0, h;}", "=f,f", x)
-
-
-def join_bfloat16(even, odd):
-    """Both rounded to bf16, in one element."""
-    return asm_f32("{.reg .b32 t; cvt.rn.bf16x2.f32 t, $2, $1; mov.b32 $0, t;}", "=f,f,f", even, odd)
-
-
-def join_float16(even, odd):
-    """Both rounded to fp16, in one element."""
-    return asm_f32("{.reg .b32 t; cvt.rn.f16x2.f32 t, $2, $1; mov.b32 $0, t;}", "=f,f,f", even, odd)
-
-
-def integer(x):
-    """The int32 whose bits arrive as an fp32."""
-    return asm_s32("mov.b32 $0, $1;", "=r,f", x)
-
-
-def to_float(x):
-    """An int32 as the nearest fp32."""
-    return asm_f32_of_s32("cvt.rn.f32.s32 $0, $1;", "=f,r", x)
-
-
-# maths -----------------------------------------------------------------------------------------------------------
-
-
-def _bits(x):
-    """An fp32 constant as PTX writes it."""
-    return f"0f{struct.unpack('<I', struct.pack('<f', x))[0]:08X}"
-
-
-def _horner(to, by, coefficients):
-    """Lines of PTX: a polynomial, the coefficients lowest degree first."""
-    *rest, second, first = map(_bits, coefficients)
-    lines = [f"fma.rn.f32 {to}, {by}, {first}, {second};"]
-    return "\n".join(lines + [f"fma.rn.f32 {to}, {to}, {by}, {c};" for c in reversed(rest)])
-
-
-EXP_NONPOSITIVE = f"""{{.reg .f32 x, y, d;
-max.NaN.f32 x, $1, {_bits(LOWEST)};
-mul.rn.f32 y, x, {_bits(LOG2_E)};
-fma.rn.f32 d, y, {_bits(-LN2)}, x;
-ex2.approx.ftz.f32 y, y;
-fma.rn.f32 $0, y, d, y;}}"""
-
-TANH = f"""{{.reg .f32 t, s, q, y; .reg .pred far;
-abs.f32 t, $1;
-mul.rn.f32 q, t, {_bits(2 * LOG2_E)};
-ex2.approx.ftz.f32 q, q;
-add.rn.f32 q, q, {_bits(1.0)};
-rcp.approx.ftz.f32 q, q;
-fma.rn.f32 q, q, {_bits(-2.0)}, {_bits(1.0)};
-mul.rn.f32 s, $1, $1;
-{_horner("y", "s", (1.0, *TANH_NEAR))}
-mul.rn.f32 y, y, $1;
-setp.ge.f32 far, t, {_bits(TANH_SPLIT)};
-@far copysign.f32 y, $1, q;
-mov.f32 $0, y;}}"""
-
-ERF = f"""{{.reg .f32 t, s, q, y; .reg .pred far;
-abs.f32 t, $1;
-{_horner("q", "t", ERF_FAR)}
-ex2.approx.ftz.f32 q, q;
-sub.rn.f32 q, {_bits(1.0)}, q;
-mul.rn.f32 s, $1, $1;
-{_horner("y", "s", ERF_NEAR)}
-mul.rn.f32 y, y, $1;
-setp.ge.f32 far, t, {_bits(ERF_SPLIT)};
-@far copysign.f32 y, $1, q;
-mov.f32 $0, y;}}"""
-"""NaN is not far, and stays. A predicated `copysign` is one instruction less than a select."""
-
-
-def reciprocal(x):
-    """1/x within an ulp; subnormal results are 0."""
-    return asm_f32("rcp.approx.ftz.f32 $0, $1;", "=f,f", x)
-
-
-def div(x, y):
-    """x/y within 2 ulp over the whole range."""
-    return asm_f32("div.full.f32 $0, $1, $2;", "=f,f,f", x, y)
-
-
-def fast_div(x, y):
-    return x * reciprocal(y)
-
-
-def maximum(x, y):
-    """The larger; NaN if either is."""
-    return asm_f32("max.NaN.f32 $0, $1, $2;", "=f,f,f", x, y)
-
-
-def minimum(x, y):
-    """The smaller; NaN if either is."""
-    return asm_f32("min.NaN.f32 $0, $1, $2;", "=f,f,f", x, y)
-
-
-def larger(x, y):
-    """The larger; a NaN is passed over."""
-    return cute.arch.fmax(Float32(x), Float32(y))
-
-
-def where(condition, x, y):
-    return Float32(cutlass.select_(condition, Float32(x), Float32(y)))
-
-
-def where_int(condition, x, y):
-    return Int32(cutlass.select_(condition, Int32(x), Int32(y)))
-
-
-def fma(x, y, z):
-    return asm_f32("fma.rn.f32 $0, $1, $2, $3;", "=f,f,f,f", x, y, z)
-
-
-def magnitude(x):
-    return asm_f32("abs.f32 $0, $1;", "=f,f", x)
-
-
-def sign(x):
-    """-1, 0 or 1; 0 for NaN."""
-    return where(x > 0.0, 1.0, where(x < 0.0, -1.0, 0.0))
-
-
-def exp(x):
-    return cute.math.exp(x)
-
-
-def exp_nonpositive(x):
-    """e^x where x is never positive: neither overflow nor infinity costs anything. Subnormal results are 0."""
-    return asm_f32(EXP_NONPOSITIVE, "=f,f", x)
-
-
-def fast_exp(x):
-    return cute.math.exp(x, fastmath=True)
-
-
-def exp2(x):
-    return cute.math.exp2(x)
-
-
-def fast_exp2(x):
-    return cute.math.exp2(x, fastmath=True)
-
-
-def expm1(x):
-    return cute.math.expm1(x)
-
-
-def log(x):
-    return cute.math.log(x)
-
-
-def fast_log(x):
-    return cute.math.log(x, fastmath=True)
-
-
-def log2(x):
-    return cute.math.log2(x)
-
-
-def fast_log2(x):
-    return cute.math.log2(x, fastmath=True)
-
-
-def log1p(x):
-    return cute.math.log1p(x)
-
-
-def sqrt(x):
-    return asm_f32("sqrt.approx.f32 $0, $1;", "=f,f", x)
-
-
-def rsqrt(x):
-    return asm_f32("rsqrt.approx.f32 $0, $1;", "=f,f", x)
-
-
-def tanh(x):
-    return asm_f32(TANH, "=f,f", x)
-
-
-def fast_tanh(x):
-    return cute.math.tanh(x, fastmath=True)
-
-
-def erf(x):
-    """±1 exactly from 4 on."""
-    return asm_f32(ERF, "=f,f", x)
-
-
-def fast_erf(x):
-    return cute.math.erf(x, fastmath=True)
-
-
-def sigmoid(x):
-    return reciprocal(1.0 + cute.math.exp(-x))
-
-
-def fast_sigmoid(x):
-    return reciprocal(1.0 + cute.math.exp2(x * -math.log2(math.e), fastmath=True))
-
-
-def round_even(x):
-    return asm_f32("cvt.rni.f32.f32 $0, $1;", "=f,f", x)
-
-
-def floor(x):
-    return asm_f32("cvt.rmi.f32.f32 $0, $1;", "=f,f", x)
-
-
-def ceil(x):
-    return asm_f32("cvt.rpi.f32.f32 $0, $1;", "=f,f", x)
-
-
-def round_bfloat16(x):
-    return Float32(x).to(BFloat16).to(Float32)
-
-
-def round_float16(x):
-    return Float32(x).to(Float16).to(Float32)
-
-
-def _turns(x):
-    """x as quarter turns (an int32) and a rest within an eighth of a turn: three-part reduction by π/2."""
-    shifted = fma(x, 0.63661976337432861328125, 12582912.0)  # 1.5·2^23 leaves the rounded number in the low bits
-    n = shifted - 12582912.0
-    r = fma(n, -1.57079637050628662109375, x)
-    r = fma(n, 4.371138828673793e-08, r)
-    r = fma(n, 1.7151245100058819e-15, r)
-    return integer(shifted), r
-
-
-def _sine(quarter, r):
-    z = r * r
-    s = fma(fma(fma(z, 2.71831165e-06, -1.98393349e-04), z, 8.33332939e-03), z, -1.66666666e-01)
-    s = fma(s * z, r, r)
-    c = fma(fma(fma(z, 2.43904505e-05, -1.38867638e-03), z, 4.16666233e-02), z, -4.99999997e-01)
-    c = fma(c, z, 1.0)
-    y = where((quarter & 1) == 0, s, c)
-    return where((quarter & 2) == 0, y, -y)
-
-
-def sin(x):
-    quarter, r = _turns(x)
-    return _sine(quarter, r)
-
-
-def cos(x):
-    quarter, r = _turns(x)
-    return _sine(quarter + 1, r)
-
-
-def fast_sin(x):
-    return cute.math.sin(x, fastmath=True)
-
-
-def fast_cos(x):
-    return cute.math.cos(x, fastmath=True)
-
-
 # vectors ---------------------------------------------------------------------------------------------------------
 
 
-class SpreadRow(RowVecLoad):
-    """A row of 32-bit numbers that is shorter than the product's: each for two columns (half the width), or repeated.
+class _ByElement:
+    """Loads a vector number by number, of any width: quack's own loader moves 32 bits at least, of neighbours.
+
+    `narrow`: integers that are kept as int32 in the bits of an fp32, the nearest within ±2^30.
+    """
+
+    narrow = False
+
+    def config_key(self):
+        return (self.narrow, VERSION)
+
+    def host_fake_arg(self, key, fctx):
+        return make_fake_tensor(key[0], (cute.sym_int(),), divisibility=4)
+
+    def _kept(self, dtype):
+        return Float32 if self.narrow else dtype
+
+    def smem_bytes(self, arg_tensor, cta_tile_shape_mnk, epi_tile, warp_shape_mnk=None):
+        width = self._kept(arg_tensor.element_type).width
+        return EpiSmemBytes(unstaged=self._tile_size(cta_tile_shape_mnk) * (width // 8))
+
+    def smem_struct_field(self, gemm, params):
+        size = self._tile_size(gemm.cta_tile_shape_mnk)
+        dtype = self._kept(getattr(params, self.name).element_type)
+        return f"s_{self.name}", cute.struct.Align[cute.struct.MemRange[dtype, size], 16]
+
+    @cute.jit
+    def begin(self, gemm, param, smem_tensor, ctx):
+        vector = self._get_gmem_vec(param, ctx)
+        size = const_expr(self._tile_dim(ctx))
+        coord = ctx.tile_coord_mnkl[self._coord_idx()]
+        part = cute.local_tile(vector, (size,), (coord,))
+        limit = min(cute.size(vector) - coord * size, size)
+        for first in cutlass.range(0, size, ctx.num_epi_threads, unroll_full=True):
+            i = first + ctx.tidx
+            if i < limit:
+                if const_expr(self.narrow):
+                    smem_tensor[i] = narrowed(part[i])
+                else:
+                    smem_tensor[i] = part[i]
+        whole = ctx.partition_for_epilogue_fn(
+            cute.make_tensor(
+                smem_tensor.iterator, cute.make_layout((ctx.tile_M, ctx.tile_N), stride=self._broadcast_stride())
+            )
+        )
+        if const_expr(ctx.tiled_copy_t2r is not None):
+            whole = ctx.tiled_copy_r2s.retile(whole)
+        one = cute.group_modes(whole, 3, cute.rank(whole))[None, None, None, 0]
+        return [whole, cute.make_rmem_tensor(one.layout, gemm.acc_dtype)]
+
+
+def narrowed(x):
+    """An integer, at most 2^30 in magnitude, as int32 in the bits of an fp32."""
+    wide, most = Int64(x), Int64(2**30)
+    wide = Int64(cutlass.select_(wide < most, wide, most))
+    wide = Int64(cutlass.select_(wide > -most, wide, -most))
+    return asm_f32_of_s32("mov.b32 $0, $1;", "=f,r", Int32(wide))
+
+
+class NarrowCol(_ByElement, ColVecLoad):
+    """A col of integers of any width, as int32."""
+
+    narrow = True
+
+
+class NarrowRow(_ByElement, RowVecLoad):
+    """A row of integers of any width, as int32."""
+
+    narrow = True
+
+
+class _Spread:
+    """A row that is shorter than the product's: each number for two columns (half the width), or repeated.
 
     The vector is read through a layout that visits its numbers as often as they are needed; nothing is copied. A tile's
     columns must be whole periods.
@@ -353,7 +145,7 @@ class SpreadRow(RowVecLoad):
         self.half, self.period = half, period
 
     def config_key(self):
-        return (self.half, self.period, VERSION)
+        return (self.half, self.period, self.narrow, VERSION)
 
     def host_fake_arg(self, key, fctx):
         return make_fake_tensor(key[0], (cute.sym_int(),), divisibility=4)
@@ -366,6 +158,58 @@ class SpreadRow(RowVecLoad):
         else:
             shape, stride = (twice, cute.size(param)), (0, 1)
         return cute.make_tensor(param.iterator, cute.make_layout((shape,), stride=(stride,)))
+
+
+class SpreadRow(_Spread, RowVecLoad):
+    """Of 32-bit numbers, copied asynchronously."""
+
+    narrow = False
+
+
+class SpreadAny(_Spread, _ByElement, RowVecLoad):
+    """Of numbers of any width."""
+
+
+class SpreadNarrow(_Spread, _ByElement, RowVecLoad):
+    """Of integers of any width, as int32."""
+
+    narrow = True
+
+
+# segments --------------------------------------------------------------------------------------------------------
+
+
+class Segment(GroupedColStatsBase):
+    """A fold of each row over groups of columns; a maximum passes over NaN. The group's columns come with the call.
+
+    `function` of the statistic is what the outside sees (of `segment_out`); the epilogue sees the statistic itself.
+    """
+
+    def __init__(self, name, fold, function=None):
+        super().__init__(name)
+        self.fold, self.function = fold, function
+        self.combine = "add" if fold == "sum" else "max"
+
+    def config_key(self):
+        return (self.fold, self.function.name if self.function else "", VERSION)
+
+    def _fold_identity(self):
+        return -math.inf if self.fold == "max" else 0.0
+
+    @cute.jit
+    def stats_begin(self, gemm, smem_tensor, ctx, group_cols):
+        state = super(Segment, self).stats_begin(gemm, smem_tensor, ctx, group_cols)  # noqa: UP008
+        part = state[6][1]  # a thread folds its columns of a part into one number: they may not belong to two groups
+        assert group_cols % part == 0, f"a group of {group_cols} columns is no multiple of a part of {part}"
+        return state
+
+    def stat_value(self, total, group_cols):
+        return self.function(total) if self.function else total
+
+
+def segment_out(name, segment, fold, function):
+    """The operator that writes an output of segments: a function of the statistic `segment`."""
+    return GroupedColStatsOut(name, Segment(segment, fold, function))
 
 
 # statistics ------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from cutlass import Float32, Int32
 from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import T, dsl_user_op
 from cutlass.utils import SmemAllocator
-from quack.epilogue.ops import Scalar, _dup_s16sat_from_s32, _selp_pair_f16x2
+from quack.epilogue.ops import GroupedColStatsBase, Scalar, _dup_s16sat_from_s32, _selp_pair_f16x2
 from quack.gemm_sm90 import GemmSm90
 from quack.gemm_sm100 import GemmSm100
 
@@ -104,9 +104,10 @@ def inside(plan: object) -> Inside | None:
     p = plan.gemm_plan
     if plan.swapped or not plan.b_kn or p.scheduler_static is None or p.split_k != 1 or p.cu_tiles_tile_m is not None:
         return None
-    wrapped = {name for name, convert, _ in p.call_ops if convert is not None}
-    if any(getattr(convert, "__func__", None) is not Scalar.host_call_arg for _, convert, _ in p.call_ops if convert):
+    functions = {name: getattr(convert, "__func__", None) for name, convert, _ in p.call_ops if convert is not None}
+    if not set(functions.values()) <= {Scalar.host_call_arg, GroupedColStatsBase.host_call_arg}:
         return None
+    wrapped = {name for name, function in functions.items() if function is Scalar.host_call_arg}
     taken = frozenset(name for name, _, _ in p.call_ops)
     return Inside(p.compiled_fn, tuple(p.arg_template), taken, frozenset(wrapped), p.scheduler_static)
 

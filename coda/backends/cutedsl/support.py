@@ -6,7 +6,8 @@ Pinned operators turn quack's own checks off and its compiled signature assumes 
 from __future__ import annotations
 
 from coda.backends.cutedsl import configs
-from coda.backends.cutedsl.lowering import PLACES, SIXTEEN, Inexpressible, Lowered, lower
+from coda.backends.cutedsl.lowered import PLACES, SIXTEEN, Inexpressible, Lowered
+from coda.backends.cutedsl.lowering import lower
 from coda.backends.registry import Support
 from coda.errors import CodaError
 from coda.problem import Problem
@@ -76,7 +77,7 @@ def _operands(problem: Problem, lowered: Lowered) -> str:
     for port in lowered.ports:
         if port.how == "scalar" and port.is_int:  # any value may come, also as a tensor that only the device reads
             return f"{port.operand} is an int scalar of 64 bits, and the epilogue computes integers in 32"
-        if port.how in ("scalar", "count") or port.operand in PLACES:
+        if port.how in ("scalar", "count", "segment") or port.operand in PLACES:
             continue
         spec = problem.spec(port.operand)
         if port.how != "tile":
@@ -95,4 +96,7 @@ def _outputs(problem: Problem, lowered: Lowered) -> str:
         spec = problem.spec(f"out.{store.output}")
         if spec.layout != "row" or not spec.aligned:
             return f"{store.output} is not row-major with 16-byte aligned rows, which its store by TMA needs"
+    for segment in lowered.segments:
+        if problem.spec(f"out.{segment.output}").layout != "row":
+            return f"{segment.output} is not row-major, as numbers per segment are written"
     return ""

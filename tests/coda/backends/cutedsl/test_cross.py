@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pathlib
 import struct
@@ -12,7 +13,23 @@ import pytest
 
 import examples_curated
 from coda import Schedule, errors
+from coda.primitives import (
+    ColVector,
+    RowVector,
+    column_index,
+    cos,
+    pair,
+    row_index,
+    rsqrt,
+    segment_absmax,
+    segment_mean,
+    sin,
+    store,
+    unpair,
+    where,
+)
 from coda.problem import Problem
+from coda.tracing import signature, trace
 
 pytest.importorskip("coda.backends.cutedsl", exc_type=ImportError)
 from coda.backends.cutedsl import BACKEND, configs, cross
@@ -44,6 +61,50 @@ def test_a_ragged_backward_kernel_on_hopper():
     assert artifact.payload.stages[0] == 5
     assert "split_bfloat16(x_z)" in artifact.source
     assert "def finish_kernel(" in artifact.source
+
+
+def heads(acc, gamma: RowVector(period=64), f: RowVector(width=0.5, period=32), p: ColVector, *, eps: float = 1e-6):
+    n = acc * rsqrt(segment_mean(acc * acc, 64) + eps) * gamma
+    even, odd = unpair(n)
+    return {"y": pair(even * cos(p * f), odd * sin(p * f))}
+
+
+def blocks(acc, r: RowVector):
+    scale = segment_absmax(acc * r, 128) / 448.0
+    return {"q": store(acc / scale, dtype="float8_e4m3fn"), "scale": scale}
+
+
+def targets(acc, t: ColVector, u: RowVector(period=64)):
+    return {"y": where((column_index() == t) & (row_index() > u), acc, 0.0)}
+
+
+BEYOND_QUACK = {"heads": (heads, {"p": "int"}), "blocks": (blocks, {}), "targets": (targets, {"t": "int", "u": "int"})}
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
+@pytest.mark.parametrize("name", BEYOND_QUACK)
+def test_segments_repeated_rows_of_16_bits_and_integers_of_64(name, arch):
+    function, ints = BEYOND_QUACK[name]
+    program = trace(function, signature(function, "epilogue"), dtypes=ints)
+    dtypes = dict.fromkeys(ints, "int64") | {"gamma": "bfloat16", "r": "bfloat16"}
+    shape = Problem.example(
+        program,
+        m=1000,
+        n=1024,
+        k=512,
+        arch=arch,
+        dtypes={o.name: dtypes.get(o.name, "float32") for o in program.operands if o.kind != "scalar"},
+    )
+    artifact = BACKEND.compile(program, shape, BACKEND.default_schedule(program, shape), arch)
+    assert artifact.cubin is not None
+    assert artifact.spills == 0
+
+
+def test_exact_gelu_backward_is_cheap_enough():
+    """Spills on 192 columns grow with the instructions of an element: 144 bytes with the library's erf and exp."""
+    program, where = problem("gelu_backward", 8192, 8256)
+    artifact = BACKEND.compile(program, where, dataclasses.replace(PINGPONG, tile_n=192), "sm_90")
+    assert artifact.spills <= 120
 
 
 def test_statistics_on_blackwell():

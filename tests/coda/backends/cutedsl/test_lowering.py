@@ -7,6 +7,7 @@ are compared with `coda.evaluate` without a GPU. What the device makes of them i
 from __future__ import annotations
 
 import importlib
+import inspect
 import math
 
 import pytest
@@ -36,6 +37,11 @@ from coda.primitives import (
     row_mean,
     row_sum,
     rows,
+    rsqrt,
+    segment_absmax,
+    segment_max,
+    segment_mean,
+    segment_sum,
     select_column,
     sigmoid,
     sign,
@@ -126,6 +132,33 @@ def rope(acc, f: RowVector(width=0.5), g: RowVector(width=0.5, period=4), r: Row
     return {"y": pair(even * cos(angle) - odd * sin(angle), even * sin(angle) + odd * cos(angle))}
 
 
+def heads(acc, gamma: RowVector(period=32), f: RowVector(width=0.5, period=16), p: ColVector, *, eps: float = 1e-6):
+    n = acc * rsqrt(segment_mean(acc * acc, 32) + eps) * gamma
+    even, odd = unpair(n)
+    angle = p * f
+    return {
+        "y": pair(even * cos(angle) - odd * sin(angle), even * sin(angle) + odd * cos(angle)),
+        "power": maximum(segment_sum(acc * acc, 32), 1e-3) / 4.0,
+    }
+
+
+def blocks(acc, r: RowVector, v: ColVector, c: Tile):
+    x = acc * r + v
+    scale = maximum(segment_absmax(x, 64), 1e-12) / 448.0
+    return {
+        "q": x / scale + c,
+        "scale": scale,
+        "top": segment_max(acc - column_index(), 32),
+        "s": row_sum(x * segment_mean(x, 64)),
+    }
+
+
+def wide_targets(acc, t: ColVector, u: RowVector):
+    """int64: compared, clamped and counted from, wherever they are."""
+    inside = (column_index() == t) | (t - 7 > row_index()) | (abs(t) < 3) | (sign(u) < 0)
+    return {"y": where(inside, acc, 0.25) + clamp(t, -5, 9) + maximum(minimum(u, 40), -40)}
+
+
 def traced(f, **dtypes):
     return trace(f, signature(f, "epilogue"), dtypes=dtypes)
 
@@ -136,6 +169,9 @@ OTHERS = {
     "integers": traced(integers, t="int", k="int"),
     "maths": traced(maths),
     "rope": traced(rope, p="int"),
+    "heads": traced(heads, p="int"),
+    "blocks": traced(blocks),
+    "wide_targets": traced(wide_targets, t="int", u="int"),
 }
 PROGRAMS = {f"{file}.{name}": curated(file, name) for file, name in SUITE} | OTHERS
 PROGRAMS["softcap_cross_entropy"] = curated("softcap_cross_entropy", "softcap_cross_entropy")
@@ -210,13 +246,19 @@ def simulated(program, problem, tensors):
         "column_index": torch.arange(problem.n),
         "half_index": torch.arange(problem.n // 2),
     }
-    arguments = {}
-    for port in lowered.parameters:
+    arguments, written = {}, {}
+    for port in sorted(lowered.parameters, key=lambda port: port.how == "segment"):
+        if port.how == "segment":
+            x = segment_statistic(lowered, names, port, acc, arguments).repeat_interleave(port.period, 1)
+            arguments[port.name] = Pair(*split(x)) if pairs else x
+            continue
         if port.how == "count":
             arguments[port.name] = torch.tensor(problem.m if port.operand == "rows" else problem.n)
             continue
         x = places[port.operand] if port.operand in places else torch.as_tensor(tensors[port.operand])
-        x = x.double() if x.is_floating_point() or (port.how != "scalar" and not port.view) else x
+        if port.narrow:
+            x = x.clamp(-(2**30), 2**30)
+        x = x.double() if x.is_floating_point() or not (port.how == "scalar" or port.view or port.narrow) else x
         if port.how == "col":
             x = x[:, None]
         elif port.how == "spread":
@@ -229,9 +271,22 @@ def simulated(program, problem, tensors):
                 step = 2 if port.view and x.shape[1] == 2 * problem.n else 1
                 x = Pair(*split(x)) if step == 1 else Pair(*(torch.stack(h, -1).flatten(-2) for h in wide_halves(x)))
         arguments[port.name] = x
+    for outside in lowered.segments:
+        port = next(p for p in lowered.ports if p.name == outside.segment)
+        folded = segment_statistic(lowered, names, port, acc, arguments)
+        written[outside.output] = names[outside.function](folded)
     results = names[lowered.function](Pair(*split(acc)) if pairs else acc, **arguments)
     full = {k: join(v.a, v.b) if isinstance(v, Pair) and not wide(v, problem) else v for k, v in results.items()}
-    return lowered, full
+    return lowered, full | written
+
+
+def segment_statistic(lowered, names, port, acc, arguments):
+    """What is folded of every element, folded."""
+    before = names[lowered.prepass]
+    seen = {n: arguments[n] for n in inspect.signature(before).parameters if n != "acc"}
+    value = before(acc, **{n: join(x.a, x.b) if isinstance(x, Pair) else x for n, x in seen.items()})[port.name]
+    groups = value.unflatten(1, (-1, port.period))
+    return groups.sum(-1) if port.fold == "sum" else groups.amax(-1)
 
 
 def wide_halves(x):
@@ -278,13 +333,20 @@ def inputs(program, problem, seed=0):
             tensors[o.name] = o.default if o.default is not None else 0.75
         elif o.dtype == "int":
             tensors[o.name] = torch.randint(-3, problem.n + 3, o.shape(problem.m, problem.n), generator=g)
+            if problem.spec(o.name).dtype == "int64":  # beyond 32 bits on both sides
+                tensors[o.name][::3] = torch.randint(-(2**40), 2**40, tensors[o.name][::3].shape, generator=g)
+                tensors[o.name][::5] = torch.tensor([2**32, 2**32 + 5, -(2**32) + 1])[
+                    torch.arange(len(tensors[o.name][::5])) % 3
+                ]
         else:
             tensors[o.name] = torch.randn(o.shape(problem.m, problem.n), generator=g)
     return tensors
 
 
 def example(program, m=12, n=16, k=8):
-    ints = {o.name: "int32" for o in program.operands if o.dtype == "int" and o.kind != "scalar"}
+    n = n if "segment" not in "".join(node.op for node in program.nodes) else 128
+    width = "int64" if program.name in ("wide_targets", "heads") else "int32"
+    ints = {o.name: width for o in program.operands if o.dtype == "int" and o.kind != "scalar"}
     return Problem.example(
         program,
         m=m,
@@ -304,6 +366,8 @@ def test_a_generated_function_means_the_program(name):
     assert {s.output for s in lowered.stores} == {
         o.name for o in program.outputs if program.output_type(o.name).kind == "tile"
     }
+    for s in lowered.segments:
+        torch.testing.assert_close(results[s.output], expected[s.output], rtol=1e-12, atol=1e-12)
     for s in lowered.stores:
         value = results[s.name]
         value = joined_wide(value) if isinstance(value, Pair) else value

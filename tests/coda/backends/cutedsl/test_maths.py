@@ -73,9 +73,9 @@ def bits(first: float, last: float, step: int) -> torch.Tensor:
 
 
 def text(name: str) -> str:
-    from coda.backends.cutedsl import operators
+    from coda.backends.cutedsl import maths
 
-    return str(getattr(operators, name))
+    return str(getattr(maths, name))
 
 
 @pytest.mark.parametrize(

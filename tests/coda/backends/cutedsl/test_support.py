@@ -14,14 +14,21 @@ from coda.primitives import (
     RowVector,
     Scalar,
     Tile,
+    abs,
     cast,
+    clamp,
+    column_index,
+    erf,
+    exp,
     pair,
     row_index,
     row_moments,
     row_sum,
+    segment_max,
     segment_sum,
     select_column,
     store,
+    tanh,
     unpair,
     where,
 )
@@ -110,7 +117,40 @@ def wide_in_fp32(acc, z: Tile(width=2)):
 
 
 def segments(acc):
-    return {"s": segment_sum(acc, 32)}
+    return {"s": segment_sum(acc, 48), "y": acc}
+
+
+def small_segments(acc):
+    return {"y": acc * segment_sum(acc, 8)}
+
+
+def segments_of_a_matrix(acc, c: Tile):
+    return {"y": acc * segment_sum(acc + c, 32)}
+
+
+def segments_of_segments(acc):
+    return {"y": acc * segment_sum(acc - segment_sum(acc, 32), 32)}
+
+
+def segments_of_halves(acc):
+    a, b = unpair(acc)
+    return {"y": acc * segment_sum(pair(b, a), 32)}
+
+
+def two_segments_in_one(acc):
+    return {"y": acc, "s": segment_sum(acc, 32) / segment_max(acc, 32)}
+
+
+def sixteen_bit_segments(acc):
+    return {"y": acc, "s": store(segment_sum(acc, 32), dtype="bfloat16")}
+
+
+def periods_that_do_not_meet(acc, g: RowVector(period=96)):
+    return {"y": acc * g * segment_max(acc, 128)}
+
+
+def wide_pairs_that_repeat(acc, g: RowVector(width=2, period=64), z: Tile(width=2)):
+    return {"y": z * g}
 
 
 def moments(acc):
@@ -141,12 +181,18 @@ def integer_product(acc, t: ColVector):
         (two_full_outputs, {}, "two outputs of full width"),
         (half_in_fp32, {}, "half the width and is not a 16-bit float"),
         (wide_in_fp32, {}, "width 2 and is stored as float32"),
-        (segments, {}, "segment"),
+        (segments, {}, "segment_sum of 48 columns: groups are folded whose columns are a multiple of 32"),
+        (small_segments, {}, "segment_sum of 8 columns"),
+        (segments_of_a_matrix, {}, "matrix c, which is read after the fold"),
+        (segments_of_segments, {}, "depends on segment_sum: both are folded in one walk"),
+        (segments_of_halves, {}, "paired columns"),
+        (two_segments_in_one, {}, "more than one segment reduction"),
+        (sixteen_bit_segments, {}, "stored as bfloat16: those are stored as float32"),
         (moments, {}, "row_moments"),
         (periodic, {}, "h repeats every 10 columns"),
         (computed_index, {"t": "int"}, "from an operand"),
         (fp8_between, {}, "float8_e4m3fn"),
-        (integer_product, {"t": "int"}, "pass int32"),
+        (integer_product, {"t": "int"}, "mul needs all of an integer of 64 bits"),
     ],
 )
 def test_programs(f, dtypes, words):
@@ -250,6 +296,55 @@ def test_integers_are_proved_to_fit():
         assert not reason(program, Problem.example(program, dtypes={"t": dtype}))
 
 
+def int64(f):
+    program = traced(f, t="int")
+    return reason(program, Problem.example(program, m=1024, n=960, k=512, dtypes={"t": "int64"}))
+
+
+def compared(acc, t: ColVector):
+    return {"y": where((column_index() == t) & (t + 1 > row_index()), acc, where(abs(t) < 5, 1.0, 0.0))}
+
+
+def clamped(acc, t: ColVector):
+    return {"y": acc * clamp(t, -3, 3)}
+
+
+def multiplied(acc, t: ColVector):
+    return {"y": where(t * 2 > 4, acc, 0.0)}
+
+
+def far_away(acc, t: ColVector):
+    return {"y": where(t > 2**30, acc, 0.0)}
+
+
+def counted_far(acc, t: ColVector):
+    return {"y": where(t + 2**30 > 0, acc, 0.0)}
+
+
+def both_ways(acc, t: ColVector):
+    return {"y": where(t > 3, acc * t, 0.0)}
+
+
+def with_each_other(acc, t: ColVector):
+    return {"y": where(t > -t, acc, 0.0)}
+
+
+@pytest.mark.parametrize(
+    ("f", "words"),
+    [
+        (compared, ""),
+        (clamped, ""),
+        (multiplied, "mul needs all of an integer of 64 bits"),
+        (far_away, "numbers beyond 2^30"),
+        (counted_far, "add needs all"),
+        (both_ways, "to_float needs all"),
+        (with_each_other, "numbers beyond 2^30"),
+    ],
+)
+def test_integers_of_64_bits_are_compared_and_no_more(f, words):
+    assert (words in int64(f)) if words else not int64(f)
+
+
 def test_width_two_needs_sixteen_bits():
     program = examples_curated.load("swiglu_backward").program
     assert not reason(program)
@@ -326,7 +421,36 @@ def test_a_row_that_repeats_needs_tiles_of_whole_periods():
     form = lowering.lower(program, problem, 128, 128, "test")
     with pytest.raises(errors.BadSchedule, match="repeats"):
         configs.check(Schedule(backend="cutedsl"), form, 90)
-    assert "only float32 and int32" in reason(program, Problem.example(program, n=960, dtypes={"g": "bfloat16"}))
+    for dtype in ("bfloat16", "float16"):
+        assert not reason(program, Problem.example(program, n=960, dtypes={"g": dtype}))
+    assert "g is float64" in reason(program, Problem.example(program, n=960, dtypes={"g": "float64"}))
+
+
+def test_periods_that_no_tile_holds():
+    program = traced(periods_that_do_not_meet)
+    assert "tiles of 384 columns" in reason(program, Problem.example(program, n=3072))
+    program = traced(wide_pairs_that_repeat)
+    assert "width 2 and repeats" in reason(program, Problem.example(program, n=960, dtypes={"g": "bfloat16"}))
+
+
+def test_groups_of_columns_need_tiles_of_whole_groups():
+    def f(acc):
+        return {"y": acc * segment_max(acc, 128)}
+
+    program = traced(f)
+    for m, n in ((4096, 4096), (8192, 8192), (512, 1024)):
+        assert BACKEND.default_schedule(program, Problem.example(program, m=m, n=n)).tile_n % 128 == 0
+    form = lowering.lower(program, Problem.example(program), 128, 128, "test")
+    with pytest.raises(errors.BadSchedule, match="groups of 128 columns are folded"):
+        configs.check(Schedule(backend="cutedsl", tile_n=192, pingpong=True), form, 90)
+
+    def g(acc):
+        return {"y": acc * segment_max(acc, 32)}
+
+    form = lowering.lower(traced(g), Problem.example(traced(g), arch="sm_100"), 128, 128, "test", packed=True)
+    configs.check(Schedule(backend="cutedsl"), form, 100)
+    with pytest.raises(errors.BadSchedule, match="less than 64 columns"):
+        configs.check(Schedule(backend="cutedsl", tile_n=256), form, 100)
 
 
 @pytest.mark.parametrize(
@@ -386,7 +510,7 @@ def test_the_shipped_choice_is_valid_for_every_supported_example(arch, size):
         ("gemm_swiglu", 4096, 4096, (128, 128, 2)),  # 192 columns would leave a sixth of the last wave idle
         ("gemm_swiglu", 8192, 8192, (128, 192, 2)),
         ("swiglu_backward", 8192, 8192, (128, 192, 2)),
-        ("gelu_backward", 8192, 8192, (128, 128, 2)),  # erf: more instructions than the product hides
+        ("gelu_backward", 8192, 8192, (128, 192, 2)),
         ("rms_scale", 128, 4096, (64, 64, 1)),
         ("rms_scale", 1, 64, (64, 64, 1)),
     ],
@@ -396,3 +520,14 @@ def test_the_shipped_choice(task, m, n, tile):
     chosen = BACKEND.default_schedule(program, Problem.example(program, m=m, n=n, k=4096, arch="sm_90"))
     assert (chosen.tile_m, chosen.tile_n, chosen.cluster_m) == tile
     assert chosen.pingpong
+
+
+def test_more_instructions_than_the_product_hides_take_128_columns():
+    def busy(acc, z: Tile):
+        return {"y": acc * erf(z) * tanh(z) * exp(z) / (1.0 + z * z)}
+
+    chosen = [
+        BACKEND.default_schedule(p, Problem.example(p, m=8192, n=8192, k=4096))
+        for p in (traced(busy), dataclasses.replace(traced(busy), fast_math=True))
+    ]
+    assert [s.tile_n for s in chosen] == [128, 192]
