@@ -111,8 +111,8 @@ def by_size(gaps: Sequence[Gap], kernels: Mapping[str, Sequence[str]]) -> tuple[
                 rank, why = _short(gap)
                 found.setdefault((rank, why), {}).setdefault(gap.what, []).append(gap.beside)
         parts = []
-        for (_, why), whats in sorted(found.items()):
-            names = [_beside(what, of, kernels[where]) for what, of in whats.items()]
+        for (_, why), named in sorted(found.items()):
+            names = [_beside(what, of, kernels[where]) for what, of in named.items()]
             parts.append(f"{', '.join(names)} ({why})")
         if parts:
             told.append(f"{where}: {'; '.join(parts)}")

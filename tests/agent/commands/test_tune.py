@@ -187,8 +187,8 @@ def test_an_example_without_a_task_is_tuned_at_the_sizes_that_are_said() -> None
 
 
 def test_a_name_that_nothing_has_brings_near_ones_of_every_kind(kept: Path) -> None:
-    said = run("rms_scale/onw", "--dry-run").stderr
-    assert "no task, example, kernel or run is called 'rms_scale/onw'" in said
+    said = run("rms_scale/owner", "--dry-run").stderr
+    assert "no task, example, kernel or run is called 'rms_scale/owner'" in said
     assert "rms_scale/own" in said
     assert "symlog_codes" in run("examples_curated/symlog_code", "--dry-run").stderr
 
