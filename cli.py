@@ -304,6 +304,9 @@ def tune(
     workers: Annotated[
         int | None, typer.Option(metavar="N", help="Processes that compile. Default: by processors and memory.")
     ] = None,
+    most: Annotated[
+        int | None, typer.Option(metavar="N", help="The first candidates of each backend. Default: all.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Measure again what is known.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be tuned; no GPU needed.")] = False,
     compile_only: Annotated[
@@ -327,6 +330,7 @@ def tune(
         arch=arch,
         budget_s=budget,
         workers=workers,
+        most=most,
         force=force,
         dry_run=dry_run,
         compile_only=compile_only,

@@ -56,6 +56,8 @@ class Asked:
     arch: str | None = None
     budget_s: float | None = None
     workers: int | None = None
+    most: int | None = None
+    """Candidates of each backend, in its order."""
     force: bool = False
     dry_run: bool = False
     compile_only: bool = False
@@ -79,6 +81,7 @@ class Asked:
         one_of("--weights", self.weights, WEIGHTS, "layout")
         number("--budget", self.budget_s, hint="seconds; leave it out for no limit")
         number("--workers", self.workers, hint="leave it out: then processors and memory decide")
+        number("--most", self.most, hint="leave it out for all candidates")
         if self.dry_run and self.compile_only:
             raise UsageError("--dry-run and --compile-only exclude each other", hint="leave one out")
 
@@ -300,6 +303,7 @@ def _measured(terminal: Terminal, jobs: list[Job], asked: Asked, warnings: list[
     """The tuning itself."""
     from coda import env
     from coda.schedules import FOLDER
+    from coda.tuning import Protocol
     from coda.tuning import tune as run
 
     from ..verify.tuning import said
@@ -320,6 +324,7 @@ def _measured(terminal: Terminal, jobs: list[Job], asked: Asked, warnings: list[
             force=asked.force,
             budget_s=asked.budget_s,
             workers=asked.workers,
+            protocol=Protocol(most=asked.most),
             on_progress=told,
         )
     rows = [_row(o) for o in outcomes]
