@@ -1,6 +1,19 @@
 """What this backend runs: every reason against it is one sentence, and whatever has none is run exactly.
 
-Pinned operators turn quack's own checks off and its compiled signature assumes alignment, so everything is asked here.
+Pinned operators turn quack's own checks off and its compiled signature assumes alignment, so everything is asked here and in
+the modules that write a program down. What is refused, and where:
+
+    here           pointwise programs, empty matrices, fp32 and fp64 products, unaligned or doubly strided tensors, int scalars
+                   inside a tile, matrices that leave no room for two stages
+    lowering.py    row_moments; statistics of columns of another width than the product's; a selection by a computed index; two
+                   outputs of full width beside unpaired columns; width 2 in other dtypes than 16 bits; fp8 of half or double
+                   width or unsaturated; int outputs
+    values.py      matrices of half the width; rows that repeat and have width 2, or that no tile of 128, 192 or 256 columns is
+                   whole periods of
+    segments.py    groups of columns that are no multiple of 32 or divide no such tile; of a matrix, of pairs, of another segment
+                   reduction; outputs of segments that are not fp32, or depend on more than one reduction and constants
+    integers.py    integers that may leave 32 bits; of 64 bits: matrices, and vectors of which a product, a quotient, a remainder, a
+                   store, or a float beside a comparison is wanted
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ No tile is computed here. What launches kernels serves those of tiles too, whose
 
     anatomy.py     a program taken apart: statistics, their place in the workspace, what the tiles and the finisher each write
     lowering.py    one table: operation -> Triton expression; literals, loads, roundings
+    cheaper.py     operations that what surrounds them makes cheaper, for both backends' tables
+    approximations.py  coefficients of erf, tanh and exp, for both
     vectors.py     scalars, rows and columns as text
     arguments.py   what a generated kernel takes
     finisher.py    the text of the finishing kernel

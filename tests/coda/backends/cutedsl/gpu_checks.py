@@ -26,6 +26,7 @@ from coda.primitives import (
     RowVector,
     Scalar,
     Tile,
+    abs,
     clamp,
     col_absmax,
     col_sum,
@@ -43,6 +44,11 @@ from coda.primitives import (
     row_mean,
     row_sum,
     rows,
+    rsqrt,
+    segment_absmax,
+    segment_max,
+    segment_mean,
+    segment_sum,
     select_column,
     sigmoid,
     sin,
@@ -147,6 +153,32 @@ def near(acc, x: Tile):
     return {"s": store(sin(x) + 0 * acc, "float32"), "c": store(cos(x) + tanh(acc), "float32")}
 
 
+def heads(acc, short: RowVector(period=64), half: RowVector(width=0.5, period=32), p: ColVector, eps: Scalar):
+    """Groups of columns normalised where they are; rows of 16 bits that repeat, one of them for two columns each."""
+    n = acc * rsqrt(segment_mean(acc * acc, 64) + eps) * short
+    even, odd = unpair(n)
+    return {"y": pair(even * half - odd, odd * half + even), "s": row_sum(n)}
+
+
+def blocks(acc, r: RowVector, v: ColVector):
+    """Every fold of groups, groups of two sizes, their outputs, and statistics beside them."""
+    x = acc * r + v
+    scale = maximum(segment_absmax(x, 64), 1e-12) / 448.0
+    return {
+        "y": x / scale,
+        "scale": scale,
+        "top": segment_max(x, 32),
+        "s": row_sum(x * segment_mean(x, 64)),
+        "c": col_sum(x * segment_sum(x, 32)),
+    }
+
+
+def targets(acc, t: ColVector, far: RowVector(period=64)):
+    """int64, beyond 32 bits on both sides, compared with numbers of rows and columns."""
+    hit = (column_index() == t) | (abs(t) < 3) | (t - 5 > row_index()) | (far > 2)
+    return {"y": where(hit, acc, 0.25), "p": select_column(acc, t)}
+
+
 def columns_kept(acc, z: Tile(width=2)):
     """Moves pairs and nothing else."""
     return {"y": z}
@@ -176,6 +208,9 @@ PROGRAMS |= {
     "rope": traced(rope, p="int"),
     "half_row": traced(half_row),
     "infinite": traced(infinite),
+    "heads": traced(heads),
+    "blocks": traced(blocks),
+    "targets": traced(targets, t="int", far="int"),
 }
 
 
@@ -245,8 +280,11 @@ class Case:
 ALIGNED, RAGGED, TINY = (512, 768, 512), (300, 1040, 264), (1, 144, 8)
 WHOLE = [name for name in PROGRAMS if not name.startswith("function.")]
 CASES = [Case(name, *ALIGNED) for name in WHOLE]
-CASES += [Case(name, 300, 1088 if name == "rope" else 1040, 264) for name in WHOLE]
-CASES += [Case(name, *RAGGED, "float16") for name in WHOLE if name != "rope"]
+PERIODIC = ("rope", "heads", "blocks", "targets")
+"""Their N is a multiple of 64."""
+CASES += [Case(name, 300, 1088 if name in PERIODIC else 1040, 264) for name in WHOLE]
+CASES += [Case(name, *RAGGED, "float16") for name in WHOLE if name not in PERIODIC]
+CASES += [Case(name, 300, 1088, 264, tile=t) for name in PERIODIC for t in ("128x192pp", "128x256", "64x256pp")]
 CASES += [Case(name, *TINY) for name in ("residual_rms", "rms_swiglu", "gemm_cross_entropy", "rms_backward")]
 HEAVY = ("swiglu_backward", "rms_backward", "rms_cross_entropy", "half_sums", "bias_gelu_sums")
 CASES += [Case(name, *RAGGED, tile=t) for name in HEAVY for t in ("128x192pp", "128x256", "64x256")]
@@ -294,7 +332,11 @@ def inputs(case: Case, seed: int = 0, device: str = "cuda") -> dict[str, Any]:
             tensors[o.name] = tensors[o.name].sign() * 2.0**-4 if o.name == "f" else tensors[o.name]
         elif o.dtype == "int":
             wanted = torch.randint(-9, case.n + 9, shape, generator=g, device=device)
-            tensors[o.name] = wanted if o.kind == "col" else wanted.int()
+            tensors[o.name] = wanted if o.kind == "col" or o.name == "far" else wanted.int()
+            if case.name == "targets":
+                tensors[o.name][::5] += 2**32 * torch.randint(-3, 3, shape, generator=g, device=device)[::5]
+        elif o.name in ("short", "half"):
+            tensors[o.name] = normal(*shape).to(dtype)
         else:
             tensors[o.name] = normal(*shape).to(dtype if o.kind == "tile" or o.width == 2 else torch.float32)
     if case.name == "infinite":
