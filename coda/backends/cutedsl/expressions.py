@@ -1,4 +1,4 @@
-"""One table: elementwise operation -> expression of the generated function; names are functions of `operators.py`.
+"""One table: elementwise operation -> expression of the generated function; names are functions of `maths.py`.
 
     literal      a constant as text
     expression   the text of an operation on the texts of its arguments
