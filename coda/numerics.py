@@ -20,7 +20,9 @@ summing K products in fp32 in any order costs: at most K·2^-24·Σ|a||b|, as a 
 same terms arrive scaled by its derivative, which is what measuring the response gives. The spread is what one rounding of every
 intermediate value does as well, measured by rounding them at random (`stochastic.py`); whichever is larger counts. Only where the
 response is blind is that the spread: in a quotient that does not move with its inputs, a loss of few elements whose changes happen to
-cancel. So an ordinary output is allowed no more for it. The trusted kernel's error counts only up to a cap per working dtype, so
+cancel. The trusted kernel's formula, in fp32, has a spread too: a probability near one that is found from its logarithm is as
+uncertain as that is. It counts up to 2^-10 of the block's size, or 2^-16 of the output's. So an ordinary output is allowed no more
+for either. The trusted kernel's error counts only up to a cap per working dtype, so
 a poor baseline cannot loosen the rule: a result wrong by 1 % always fails in bf16. (Where the stored dtype is coarser, as fp8, its own precision sets the cap; an output of less than a block is no sample: there the cap is
 wider by the scatter of so few errors, and relative to what cancels in them, 2^24 times the response or spread, and never below the
 trusted kernel's own error. One that is 0 everywhere and moves with no input has no scale at all: `CANCELLED`.) Positions of NaN and of each infinity must be those of the
@@ -71,6 +73,8 @@ SPREAD_MAX, SPREAD_RMS = 4.0, 3.0
 """How many times what random roundings do one kernel's own may do: a few deviations of a sum of few errors."""
 SPREAD_EXACT = 64.0
 """Of `exact`, where fp64 itself is too coarse for the reference: times the spread of one rounding, sums of many among it."""
+POOR, POOR_OUTPUT = 2.0**-10, 2.0**-16
+"""Up to where a trusted kernel's own spread counts, relative to the block's size and to that of the whole output."""
 PROBE = 1e-6
 """Of `exact` on inputs of any magnitude: further than fp32 could show. A branch that is wrong is wrong by more."""
 PEER_FACTOR = 4.0
@@ -189,10 +193,11 @@ def within(
     working: str,
     noise: torch.Tensor | None = None,
     spread: torch.Tensor | None = None,
+    usual: torch.Tensor | None = None,
     length: int = 1,
 ) -> Comparison:
-    """Whether `candidate` is as right as `trusted` is, given fp64 `reference` values, the `response` (noise) and the `spread`
-    of the output.
+    """Whether `candidate` is as right as `trusted` is, given fp64 `reference` values, the `response` (noise) of the output, the
+    `spread` of the reference and, as `usual`, that of the trusted kernel's formula in fp32.
 
     `working` is the dtype under test ("bfloat16"), which may differ from the output's own; `length` is the longest
     contraction or reduction. Raises `ValueError` where trusted and reference differ in shape: that is no candidate's fault.
@@ -206,6 +211,7 @@ def within(
     stored = dtype_name(candidate.dtype)
     noise = _nothing(reference) if noise is None else noise
     spread = _nothing(reference) if spread is None else spread
+    usual = _nothing(reference) if usual is None else usual
     whole, noisy = _scale(reference), _scale(noise)
     unit = 2.0 ** -min(PRECISION[working], PRECISION[stored], CAP_BITS)
     few = CAP_RMS * _scatter(reference.numel())
@@ -213,14 +219,16 @@ def within(
     usual_max, usual_rms = _usual(trusted, reference, unit)
     left = CANCELLED if whole == 0 and noisy == 0 else 0.0
     worst = _Worst()
-    for first, rows, (c, t, r, z, s) in _blocks(candidate, trusted, reference, noise, spread):
+    for first, rows, (c, t, r, z, s, u) in _blocks(candidate, trusted, reference, noise, spread, usual):
         worst.nonfinite(first, rows, _masks_differ(*_as_stored(c, r, stored)))
         finite = torch.isfinite(r) & torch.isfinite(c)
         r = torch.where(finite, r, 0)
         size_max, size_rms = r.abs().amax(1), _rms(r)
         error = torch.where(finite, c - r, 0)
         other = _trusted_error(t, r, finite)
-        z, s = _plain(z), _plain(s)
+        z, s, u = _plain(z), _plain(s), _plain(u)
+        s_max = s.amax(1).maximum(u.amax(1).minimum((POOR * size_max).clamp_min(POOR_OUTPUT * whole)))
+        s_rms = _rms(s).maximum(_rms(u).minimum((POOR * size_rms).clamp_min(POOR_OUTPUT * whole)))
         scale_max, scale_rms = size_max, size_rms
         if r.numel() < BLOCK:  # a few sums may cancel to anything: then what they are sums of is the scale
             moved = z.abs().maximum(s) * 2.0**24
@@ -234,8 +242,8 @@ def within(
             t_max, t_rms = _at_least(t_max, other.amax(1)), _at_least(t_rms, _rms(other))
         share = noisy * size_rms / whole if whole > 0 else torch.zeros_like(size_rms)
         z_max, z_rms = length * (z.abs().amax(1) + share), math.sqrt(length) * (_rms(z) + share)
-        floor_max = left + MAX_ULPS * _ulps(size_max, stored) + z_max.maximum(SPREAD_MAX * s.amax(1))
-        floor_rms = left + RMS_ULPS * _ulps(size_rms, stored) + z_rms.maximum(SPREAD_RMS * _rms(s))
+        floor_max = left + MAX_ULPS * _ulps(size_max, stored) + z_max.maximum(SPREAD_MAX * s_max)
+        floor_rms = left + RMS_ULPS * _ulps(size_rms, stored) + z_rms.maximum(SPREAD_RMS * s_rms)
         worst.add(
             first, rows, error.abs().amax(1), MAX_FACTOR * t_max + floor_max, _rms(error), RMS_FACTOR * t_rms + floor_rms,
             other.amax(1), _rms(other),

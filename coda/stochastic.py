@@ -24,7 +24,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 FP32 = 2.0**-24
 """One rounding in fp32, relative."""
-FP64 = 2.0**-53
+LAST_BIT, FP64 = 2.0**-23, 2.0**-52
+"""Of computations that are in fp32 or fp64 themselves: up or down to the neighbouring number, as CESTAC rounds."""
 TINY = 1e-100
 """What a zero among the inputs is moved to: below every scale, and its square is still a number."""
 PLACES = 1 << 14
@@ -111,7 +112,8 @@ def spread(
     operation of the reference is off by `unit` of itself, and a zero among the inputs is not quite one. Where the reference jumps,
     its spread is as high as the jump.
 
-    `inputs` and `values` (the reference's outputs for them) are fp64. Where a run gives no number nothing is added.
+    `values` are the right outputs in fp64, and so are `inputs` for a reference; what people run takes them in fp32, with `LAST_BIT`.
+    Where a run gives no number nothing is added, nor for an output that is stored in fewer than 32 bits.
     """
     total = {name: torch.zeros_like(value) for name, value in values.items()}
     signs = _Signs(unit, seed)
@@ -120,5 +122,6 @@ def spread(
         with _Rounding(signs):
             found = reference(moved)
         for name, value in values.items():
-            total[name] += (found[name] - value).nan_to_num(0, 0, 0).square()
+            if torch.finfo(found[name].dtype).bits >= 32:  # else what is seen is the store
+                total[name] += (found[name] - value).nan_to_num(0, 0, 0).square()
     return {name: (x / draws).sqrt() for name, x in total.items()}

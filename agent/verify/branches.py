@@ -216,8 +216,8 @@ def spelled(program: EpilogueProgram, index: int) -> str:
         return OPS[node.op].formula.format(*(text(i, depth + 1) for i in node.args), **attrs)
 
     whole = text(index, 0)
-    if whole.startswith("(") and whole.endswith(")") and program.nodes[index].op in (*COMPARISONS, "and", "or"):
-        whole = whole[1:-1]
+    if OPS[program.nodes[index].op].formula.startswith("("):
+        whole = whole[1:-1]  # what stands alone needs no brackets
     return whole if len(whole) <= LETTERS else whole[: LETTERS - 1] + "…"
 
 

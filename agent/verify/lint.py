@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,7 @@ from ..task import Dims, Task, lengths
 from . import inputs as draws
 from .algebra import compare, reference
 from .blame import Blamed, blame, described, trusted
+from .numerics import scatter
 from .patterns import REARRANGEMENTS
 from .sizes import distinct_dims, hidden, small_shapes, square_shapes
 from .worker import run_worker
@@ -394,28 +395,30 @@ class _Working:
 
     def __init__(self, task: Task, seed: int) -> None:
         self.task, self.seed = task, seed
-        self._known: dict[int, tuple[Scene, Mapping[str, torch.Tensor], Mapping[str, torch.Tensor]]] = {}
+        self._known: dict[int, tuple[Scene, Tensors, Tensors, tuple[Tensors, Tensors]]] = {}
 
-    def _case(self, scene: Scene) -> tuple[Scene, Mapping[str, torch.Tensor], Mapping[str, torch.Tensor]]:
+    def _case(self, scene: Scene) -> tuple[Scene, Tensors, Tensors, tuple[Tensors, Tensors]]:
         if id(scene) not in self._known:
             rounded = draws.rounded(self.task, scene.inputs, WORKING)
             wide = draws.upcast(rounded)
             right = reference(self.task, rounded)
             noise = response(lambda x: reference(self.task, x), wide, right, seed=self.seed % 2**31)
             shown = Scene(scene.dims, wide, right, scene.other)
-            self._known[id(scene)] = (shown, self.task.baseline(**rounded), noise)
+            scattered = scatter(self.task, rounded, right, self.seed)
+            self._known[id(scene)] = (shown, self.task.baseline(**rounded), noise, scattered)
         return self._known[id(scene)]
 
     def killed(self, mutant: Mutant, name: str, scene: Scene) -> bool | None:
         """Whether the numerics gate's rule refuses it on this case."""
-        shown, trusted, noise = self._case(scene)
+        shown, trusted, noise, (own, usual) = self._case(scene)
         wrong = mutant.make(name, shown)
         right = shown.right[name]
         if wrong is None or _cannot_differ(mutant, right) or PRECISION[dtype_name(trusted[name].dtype)] < mutant.bits:
             return None
         stored = wrong.to(trusted[name].dtype)
         length = max(scene.dims.values())
-        return not within(stored, trusted[name], right, working=WORKING, noise=noise[name], length=length).ok
+        spreads = {"noise": noise[name], "spread": own[name], "usual": usual[name]}
+        return not within(stored, trusted[name], right, working=WORKING, length=length, **spreads).ok
 
 
 # worker -----------------------------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ from coda.backends import registry
 from coda.errors import BackendUnavailable, CodaError, Unsupported
 from coda.numerics import Comparison, alike, response, within
 from coda.problem import Schedule
-from coda.stochastic import spread
+from coda.stochastic import LAST_BIT, spread
 from coda.testing import as_bytes
 
 from ..records import GateRecord, Status
@@ -266,20 +266,24 @@ def expected(task: Task, case: Case, inputs: Mapping[str, Any]) -> tuple[dict[st
 
 
 def scatter(
-    task: Task, case: Case, inputs: Mapping[str, Any], right: Mapping[str, torch.Tensor]
-) -> dict[str, torch.Tensor]:
-    """The spread of the reference where every result on its way is rounded at random. Raises `Blamed`."""
+    task: Task, inputs: Mapping[str, Any], right: Mapping[str, torch.Tensor], seed: int
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """The spread of the reference, and that of the baseline in fp32, where every result on the way is rounded at random.
+
+    Raises `Blamed`.
+    """
+    seed = draws.subseed(seed, "spread") % 2**31
     with trusted(f"the spread of {task.id}"):
-        return spread(
-            lambda x: reference(task, x), draws.upcast(inputs), right, seed=draws.subseed(case.seed, "spread") % 2**31
-        )
+        own = spread(lambda x: reference(task, x), draws.upcast(inputs), right, seed=seed)
+        plain = draws.rounded(task, inputs, "float32")
+        return own, spread(lambda x: task.baseline(**x), plain, right, seed=seed, unit=LAST_BIT)
 
 
 def _values(
     task: Task, case: Case, inputs: Mapping[str, Any], one: Mapping[str, Any], two: Mapping[str, Any], report: Report
 ) -> None:
     right, today, noise = expected(task, case, inputs)
-    scattered = scatter(task, case, inputs, right)
+    own, usual = scatter(task, inputs, right, case.seed)
     for o in task.outputs:
         x, y = one[o.name], two[o.name]
         unwritten = torch.isnan(x) & (y == torch.full_like(y, FILL))
@@ -299,7 +303,8 @@ def _values(
                 right[o.name],
                 working=case.dtype,
                 noise=noise[o.name],
-                spread=scattered[o.name],
+                spread=own[o.name],
+                usual=usual[o.name],
                 length=max(case.dims.values()),
             )
         except ValueError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import pathlib
 from collections.abc import Iterator
 from typing import Any
@@ -220,3 +221,31 @@ def test_evidence_says_that_it_was_the_interpreter(monkeypatch: pytest.MonkeyPat
     answer = numerics.work(payload())
     assert (answer["status"], answer["evidence"]["device"]) == ("PASS", "interpreter")
     assert answer["evidence"]["backends"]["triton"]["cases"] >= 12
+
+
+@pytest.mark.parametrize("task_id", ["lm_head_loss", "cross_entropy_smoothing", "gemm_cross_entropy"])
+def test_honest_losses_pass_the_smallest_sizes_for_every_seed(task_id: str) -> None:
+    """One row, a vocabulary of two: where changes of the inputs cancel, and one judgement in twenty was refused."""
+    task = load(task_id)
+    path = pathlib.Path(__file__).parents[3] / "authored_kernels" / task_id / "claude" / "program.json"
+    run = Runner(Subject.read(path.read_text("utf-8"), task), registry.get("reference"))
+    small = min((s.dims for s in task.shapes), key=lambda dims: math.prod(dims.values()))
+    few = [
+        Case("ragged", small, dtype, distribution, seed)
+        for seed in range(60)
+        for dtype in ("float32", "bfloat16")
+        for distribution in ("normal", "large")
+    ]
+    refused = [r.reason for case in few if (r := check(task, run, iter([case]), device="cpu", seconds=60)).failures]
+    assert refused == []
+
+
+def test_a_probability_near_one_is_as_uncertain_as_its_logarithm() -> None:
+    """Its gradient p - 1 is small, and wrong by what rounding the log-sum-exp makes of p: eager gets no more of it right."""
+    task = load("cross_entropy_loss_and_gradient")
+    path = pathlib.Path(__file__).parents[3] / "authored_kernels" / task.id / "claude" / "program.json"
+    run = Runner(Subject.read(path.read_text("utf-8"), task), registry.get("reference"))
+    shape = next(s.dims for s in task.shapes_of("ragged") if s.dims["M"] > 20)
+    few = [Case("ragged", shape, "float32", "large", seed) for seed in range(25)]
+    refused = [r.reason for case in few if (r := check(task, run, iter([case]), device="cpu", seconds=60)).failures]
+    assert refused == []
