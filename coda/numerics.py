@@ -14,20 +14,22 @@ rounded inputs*:
     max error ≤ 2   · max error of the trusted kernel + one ulp of the block's largest value + (L  · max response or 4 · max spread)
     RMS error ≤ 1.5 · RMS error of the trusted kernel + a quarter ulp of the block's RMS     + (√L · RMS response or 3 · RMS spread)
 
-The trusted kernel's error in a block is at least its usual one, relative to the block's size: what it gets wrong in an average
-block of the same output. L is the longest contraction or reduction. For a plain GEMM the response is about 2^-24·√Σ(ab)², so the last terms are what
-summing K products in fp32 in any order costs: at most K·2^-24·Σ|a||b|, as a random walk in the RMS. Behind an epilogue the
-same terms arrive scaled by its derivative, which is what measuring the response gives. The spread is what one rounding of every
-intermediate value does as well, measured by rounding them at random (`stochastic.py`); whichever is larger counts. Only where the
-response is blind is that the spread: in a quotient that does not move with its inputs, a loss of few elements whose changes happen to
-cancel. The trusted kernel's formula, in fp32, has a spread too: a probability near one that is found from its logarithm is as
-uncertain as that is. It counts up to 2^-10 of the block's size, or 2^-16 of the output's. So an ordinary output is allowed no more
-for either. The trusted kernel's error counts only up to a cap per working dtype, so
-a poor baseline cannot loosen the rule: a result wrong by 1 % always fails in bf16. (Where the stored dtype is coarser, as fp8, its own precision sets the cap; an output of less than a block is no sample: there the cap is
-wider by the scatter of so few errors, and relative to what cancels in them, 2^24 times the response or spread, and never below the
-trusted kernel's own error. One that is 0 everywhere and moves with no input has no scale at all: `CANCELLED`.) Positions of NaN and of each infinity must be those of the
-reference rounded to the stored dtype; both bounds must hold, never "one or the other". Everything is compared in chunks of
-rows, so that checking needs little memory.
+The trusted kernel's error in a block is at least its usual one, relative to the block's size: what it gets wrong in an
+average block of the same output. L is the longest contraction or reduction. For a plain GEMM the response is about
+2^-24·√Σ(ab)², so the last terms are what summing K products in fp32 in any order costs: at most K·2^-24·Σ|a||b|, as a
+random walk in the RMS. Behind an epilogue the same terms arrive scaled by its derivative, which is what measuring the
+response gives. The spread is what one rounding of every intermediate value does as well, measured by rounding them at
+random (`stochastic.py`); whichever is larger counts. Only where the response is blind is that the spread: in a quotient
+that does not move with its inputs, a loss of few elements whose changes happen to cancel. The trusted kernel's formula, in
+fp32, has a spread too: a probability near one that is found from its logarithm is as uncertain as that is. It counts up to
+2^-10 of the block's size, or 2^-16 of the output's. So an ordinary output is allowed no more for either. The trusted
+kernel's error counts only up to a cap per working dtype, so a poor baseline cannot loosen the rule: a result wrong by 1 %
+always fails in bf16. (Where the stored dtype is coarser, as fp8, its own precision sets the cap; an output of less than a
+block is no sample: there the cap is wider by the scatter of so few errors, and relative to what cancels in them, 2^24 times
+the response or spread, and never below the trusted kernel's own error. One that is 0 everywhere and moves with no input has
+no scale at all: `CANCELLED`.) Positions of NaN and of each infinity must be those of the reference rounded to the stored
+dtype; both bounds must hold, never "one or the other". Everything is compared in chunks of rows, so that checking needs
+little memory.
 """
 
 from __future__ import annotations

@@ -31,7 +31,8 @@ TINY = 1e-100
 PLACES = 1 << 14
 """Where a stretch of random signs may begin."""
 DRAWS = 8
-"""Runs of `spread`. Its estimate is off by more than a factor 2 in about one case of a thousand."""
+"""Runs of `spread`. Of one element the estimate is less than half of the truth in one case of fifty; the factors of the rule allow
+for that."""
 
 _EXACT = """
     abs alias amax amin argmax arange cat clamp clamp_max clamp_min clone constant_pad_nd copy detach empty empty_like expand
