@@ -308,11 +308,11 @@ INSTRUCTIONS = {
 machine code of a program of that operation alone (nvidia-cutlass-dsl 4.8.1)."""
 FAST_INSTRUCTIONS = dict.fromkeys(FAST, 2) | {"erf": 13, "sigmoid": 4, "exp2": 1, "log2": 1, "tanh": 1}
 """The same where `fast_math=True` takes the hardware's approximation."""
-BUSY = 38
+BUSY = 34
 """From so many instructions per element on, 128×192 cannot hide them behind the product: it spills, and its accumulator leaves
-48 registers for them. Over cuBLAS at 8192³ it took 1.06 for `swiglu_backward` (36), and 1.19, 1.30, 1.43 and 1.62 for tanh GELU, exact
-GELU, tanh GeGLU and exact GeGLU backward, which took 40 to 53 then and take 28, 31, 37 and 42 now (2026-11-29; not measured
-since). 128×128 spills nothing; those took 1.16, 1.20, 1.26 and 1.34 at 4096³."""
+48 registers for them. Over cuBLAS at 8192³ it took 1.03 for SwiGLU backward (27), tanh GELU and exact GELU backward (28, 31), and
+1.25 and 1.17 for a SwiGLU backward of two sigmoids and tanh GeGLU backward (36, 37); 128×128, which spills nothing, 1.10 for exact
+GeGLU backward (42; one H200, bf16, 2026-11-29)."""
 
 
 def _instructions(program: EpilogueProgram) -> float:
