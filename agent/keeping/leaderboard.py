@@ -367,6 +367,10 @@ def readme_table(board: Board | None = None) -> str:
     return "\n".join([*lines, "", told, *_ends(board, subject, next((s for s in others if s != "project"), others[0]))])
 
 
+def _each(runs: Sequence[Authoring]) -> str:
+    return f"each of {len(runs)} tasks" if len(runs) > 1 else f"`{runs[0].task}`"
+
+
 def readme_campaigns(board: Board | None = None) -> str:
     """Markdown: one sentence per campaign."""
     board = board or build()
@@ -378,7 +382,7 @@ def readme_campaigns(board: Board | None = None) -> str:
         models = ", ".join(dict.fromkeys(one.model for one in runs))
         first = sum(one.passed and len(one.rounds) == 1 for one in runs)
         found.append(
-            f"Campaign {name}: {models}, a fresh context for each of {len(runs)} tasks, given nothing but the rendered prompt, the"
+            f"Campaign {name}: {models}, a fresh context for {_each(runs)}, given nothing but the rendered prompt, the"
             f" task's own example withheld: {sum(one.passed for one in runs)} passed, {first} in the first round."
         )
     return "\n".join(found) or "No campaign yet."
