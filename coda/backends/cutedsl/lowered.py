@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from coda.backends.finishing.anatomy import Statistic
+from coda.errors import Unsupported
 
 HALF = Fraction(1, 2)
 SIXTEEN = ("bfloat16", "float16")
@@ -31,8 +32,8 @@ PLACES = ("row_index", "column_index", "half_index")
 IDENTITY = {"sum": "Float32(0.0)", "max": "Float32(-inf)", "absmax": "Float32(0.0)", "logsumexp": "Float32(-inf)"}
 
 
-class Inexpressible(Exception):
-    """Carries the sentence for `supports`."""
+class Inexpressible(Unsupported):
+    """Carries the sentence for `supports`; to who asks for a schedule or a kernel all the same, what every backend raises."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ the modules that write a program down. What is refused, and where:
 from __future__ import annotations
 
 from coda.backends.cutedsl import configs
-from coda.backends.cutedsl.lowered import PLACES, SIXTEEN, Inexpressible, Lowered
+from coda.backends.cutedsl.lowered import PLACES, SIXTEEN, Lowered
 from coda.backends.cutedsl.lowering import lower
 from coda.backends.registry import Support
 from coda.errors import CodaError
@@ -44,8 +44,6 @@ def _reason(program: EpilogueProgram, problem: Problem) -> str:
     try:
         program.check_sizes(problem.n)
         lowered = lower(program, problem, 128, 128, "any")
-    except Inexpressible as error:
-        return str(error)
     except CodaError as error:
         return error.what
     return _product(problem) or _operands(problem, lowered) or _outputs(problem, lowered) or _room(program, problem)

@@ -354,3 +354,19 @@ def test_width_two_needs_sixteen_bits():
     assert not reason(program)
     assert "only 16-bit floats travel as pairs" in reason(program, Problem.example(program, dtypes={"z": "float32"}))
     assert "column-major" in reason(program, z=TensorSpec(BF16, "col"))
+
+
+def test_who_asks_for_what_cannot_run_all_the_same_is_told_so() -> None:
+    def f(acc, t: ColVector):
+        return {"y": where(column_index() == t * t, acc, 0.0)}
+
+    program = traced(f, t="int")
+    problem = Problem.example(program, m=512, n=512, k=512)
+    specs = tuple((n, dataclasses.replace(s, dtype="int64") if n == "t" else s) for n, s in problem.tensors)
+    problem = dataclasses.replace(problem, tensors=specs)
+    assert not BACKEND.supports(program, problem).ok
+    for ask in (BACKEND.default_schedule, BACKEND.candidates, lambda p, q: BACKEND.check(p, q, Schedule("cutedsl"))):
+        with pytest.raises(errors.Unsupported):
+            ask(program, problem)
+    with pytest.raises(errors.Unsupported):
+        BACKEND.compile(program, problem, Schedule("cutedsl"), "sm_90")
