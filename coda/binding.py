@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
+from coda import torch_private
 from coda.arguments import arguments
 from coda.errors import (
     DeviceMismatch,
@@ -71,6 +73,7 @@ def bind(
         for name, x in given.items()
     }
     _check_gradients(program, tensors)
+    check_tangents(program.name, {**tensors, **{f"out={name!r}": t for name, t in (out or {}).items()}})
     results = _outputs(program, tensors, out or {}, m, n, dtype, device)
     tensors.update({f"out.{name}": t for name, t in results.items()})
     arch = None
@@ -228,6 +231,24 @@ def _check_gradients(program: EpilogueProgram, tensors: Mapping[str, Any]) -> No
             got=f"requires_grad on {', '.join(wanting)}",
             hint=NO_GRADIENT,
         )
+
+
+def check_tangents(name: str, tensors: Mapping[str, Any]) -> None:
+    """As for gradients, of forward-mode differentiation: `torch.no_grad` does not end that. Raises `NotDifferentiable`."""
+    if not torch_private.dual():
+        return
+    carrying = [n for n, t in tensors.items() if isinstance(t, torch.Tensor) and _tangent(t) is not None]
+    if carrying:
+        raise NotDifferentiable(
+            f"{name}: a raw kernel call has no derivative",
+            got=f"a tangent of {', '.join(carrying)}",
+            hint="give it torch.autograd.forward_ad.unpack_dual(x).primal, and write the derivative as a kernel of its own",
+        )
+
+
+def _tangent(t: torch.Tensor) -> torch.Tensor | None:
+    found: torch.Tensor | None = forward_ad.unpack_dual(t).tangent  # type: ignore[no-untyped-call]
+    return found
 
 
 def _outputs(

@@ -13,7 +13,8 @@ that made ready by its kind, and writes the warm path as one function (`coda.war
 `coda.replay` does the same for plans, `coda.torch_operator` is the way of a call inside a graph of torch.compile.
 
 Measured with a backend that does nothing on one busy core of a CPU box (2026-11-29, Python 3.11, torch 2.13, least of many), as
-multiples of one `torch.empty_strided` there: 4 tensors in, 3 out: 8.6 before there were such functions, 3.1 with them; a plan of two such calls 12 and 3.5.
+multiples of one `torch.empty_strided` there: 4 tensors in, 3 out: 8.6 by kind, 3.1 by function; a plan of two such calls 12 and
+3.5.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 from torch.nn import Parameter
 
+from coda import torch_private
 from coda.backends.registry import Artifact, Backend
 from coda.binding import Bound, bind, span
 from coda.primitives.types import Kind
@@ -118,7 +120,9 @@ ELSEWHERE = "elsewhere"
 
 def kind_of(values: Iterable[Any], parts: list[Any]) -> tuple[Any, ...] | str | None:
     """The parts and what a call depends on of each value. None where only the long way will do, and `ELSEWHERE` for tensors
-    that are no plain memory: subclasses, among them those of a graph under construction, and what a transform wraps."""
+    that are no plain memory: subclasses, among them those of a graph under construction, and whatever a transform may wrap."""
+    if torch_private.transforming():
+        return ELSEWHERE
     for x in values:
         what = type(x)
         if what is Tensor or what is Parameter:
@@ -132,7 +136,7 @@ def kind_of(values: Iterable[Any], parts: list[Any]) -> tuple[Any, ...] | str | 
             return ELSEWHERE
         else:
             parts.append(what)
-    return tuple(parts)
+    return None if torch_private.dual() else tuple(parts)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from coda import handles
 from coda.arguments import arguments
-from coda.binding import NO_GRADIENT, check, check_targets, held, new_outputs
+from coda.binding import NO_GRADIENT, check, check_tangents, check_targets, held, new_outputs
 from coda.call import Calls
 from coda.errors import (
     DeviceMismatch,
@@ -415,6 +415,8 @@ def _sorted(
         got = f"requires_grad on {', '.join(wanting)}"
         _leave(f"NotDifferentiable: {kernel.name}: a raw kernel call has no gradient: got {got}. {NO_GRADIENT}")
         raise NotDifferentiable(f"{kernel.name}: a raw kernel call has no gradient", got=got, hint=NO_GRADIENT)
+    if not torch.compiler.is_dynamo_compiling():
+        check_tangents(kernel.name, {**given, **(out or {})})
     return tensors, scalars, ",".join(names + numbers), tuple(held(given).items())
 
 

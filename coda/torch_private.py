@@ -3,6 +3,8 @@
     alike           a function that tells whether tensors are as others were, in one call instead of eight per tensor
     quick_empty     an allocation that does not pass the dispatcher
     listening       whether somebody listens to operations, who would then miss those
+    transforming    whether a transform of functions is at work
+    dual            whether a tensor may carry a tangent
     current_device  the number of the current GPU
 
 Why: a warm call takes a few µs, and asking one tensor for dtype, shape, strides, device, layout, … takes half of one. Dynamo
@@ -18,8 +20,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 Alike = Callable[..., bool]
+LEVEL = "_current_level"
+"""Of forward-mode differentiation, an attribute of `torch.autograd.forward_ad`; negative where there is none."""
 
 
 def alike(tensors: Sequence[Tensor]) -> Alike | None:
@@ -51,6 +56,8 @@ def _guard(tensors: Sequence[Tensor]) -> Alike | None:
 def _trusted() -> bool:
     """Whether guards tell apart what must be told apart."""
     zeros = functools.partial(torch.zeros, device="cpu")  # whatever the caller's default is
+    if not hasattr(forward_ad, LEVEL):
+        return False
     with torch.inference_mode(False), torch.no_grad():
         x, parts = zeros(4, 6), torch.complex(zeros(4, 12), zeros(4, 12))
         others = [
@@ -78,6 +85,21 @@ def listening() -> bool:
         return modes > 0 or torch._C._functorch.peek_interpreter_stack() is not None
     except AttributeError:
         return True
+
+
+def transforming() -> bool:
+    """Whether a transform of functions (vmap, grad, …) is at work: new tensors are wrapped then, and have no memory to show."""
+    try:
+        return torch._C._functorch.peek_interpreter_stack() is not None
+    except AttributeError:
+        return False
+
+
+def dual() -> bool:
+    """Whether forward-mode differentiation is at work, in which a tensor may carry a tangent. Nothing else tells such a tensor
+    from another one."""
+    level: int = getattr(forward_ad, LEVEL, 0)
+    return level >= 0
 
 
 @functools.cache

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 
 from coda import env, torch_private
@@ -188,6 +189,9 @@ def _compare_values(text: Text, values: Sequence[Any], places: Sequence[str], fi
         return False
     if any(t.requires_grad for t in tensors.values()):  # which is fine while gradients are off
         text.line(f"if {text.name('gradients', torch.is_grad_enabled)}(): return None")
+    text.line(
+        f"if {text.name('forward', forward_ad)}.{torch_private.LEVEL} >= 0: return None"
+    )  # a tangent would be dropped
     device = next(iter(tensors.values())).device
     if device.type == "cuda":
         text.line(f"if {text.name('device', torch_private.current_device())}() != {device.index}: return None")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 import coda
 import coda.call
@@ -272,6 +273,42 @@ def test_a_tensor_that_wants_a_gradient_is_refused_after_warm_calls_without_any(
         kernel(**plain)
     with pytest.raises(errors.NotDifferentiable):
         kernel(**given)
+
+
+def test_a_tangent_is_refused_as_a_gradient_is() -> None:
+    kernel, plan = kernels()
+    given = inputs()
+    w, y = torch.randn(12, 4), given["a"]
+    operands = {name: given[name] for name in ("residual", "gamma")}
+    calls: list[Callable[[torch.Tensor], Any]] = [
+        lambda x: kernel(x, given["b"], **operands).h,
+        lambda x: plan(x, given["b"], **operands, w_1=w).z,
+        lambda x: kernel(y, given["b"], **operands, out={"h": x[:, :12]}).h,
+    ]
+    for call in calls:
+        right = call(y.clone()).clone()
+        for _ in range(4):
+            call(y.clone())
+        with forward_ad.dual_level():
+            x = forward_ad.make_dual(y.clone(), torch.ones_like(y))
+            with pytest.raises(errors.NotDifferentiable, match="tangent"), torch.no_grad():
+                call(x)
+            assert torch.equal(call(y.clone()), right)
+        with pytest.raises(errors.NotDifferentiable, match="tangent"):
+            torch.func.jvp(call, (y.clone(),), (torch.ones_like(y),))
+        assert torch.equal(call(y.clone()), right)
+
+
+def test_inside_a_transform_of_something_else_a_call_is_what_it_is_elsewhere() -> None:
+    kernel, plan = kernels()
+    given = inputs()
+    more = {"w_1": torch.randn(12, 4)}
+    for call in (lambda: kernel(**given).h, lambda: plan(given["a"], *list(given.values())[1:], **more).z):
+        for _ in range(4):  # the first ones are cold
+            slope = torch.func.grad(lambda s, call=call: (call() * s).sum())(torch.tensor(2.0))
+            rows = torch.vmap(lambda s, call=call: call() * s)(torch.tensor([1.0, 2.0]))
+            assert torch.allclose(slope, call().sum())
+            assert torch.equal(rows[1], call() * 2)
 
 
 @pytest.mark.parametrize("mode", ["autocast", "inference", "no_grad", "default device"])
