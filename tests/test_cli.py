@@ -888,6 +888,9 @@ def test_show_has_description_formula_and_source(shelf: Path) -> None:
     kernel = document(run("show", "rms_scale/demo", "--json"))["data"]["kernel"]
     assert (kernel["state"], kernel["provenance"]["model"]) == ("candidate", "model-x")
     assert document(run("show", "mx_quantize", "--json"))["data"].keys() == {"example"}
+    assert document(run("show", "examples_curated/rms_scale", "--json"))["data"].keys() == {
+        "example"
+    }  # as compare names it
 
 
 def test_verify_passes_and_tells_which_gate_ran(bench: FakeBench, places: Path) -> None:

@@ -17,6 +17,7 @@ import examples_curated
 
 from ..errors import AgentError, RunDamaged, UnknownSubject, UnknownTask
 from ..keeping import shelves as kernels
+from ..keeping.compare import EXAMPLES
 from ..runs import store
 from ..runs.events import Replied
 from ..task import Task, cards, find, load
@@ -124,15 +125,18 @@ def show(terminal: Terminal, name: str) -> Answer:
     """The command `show`: everything of that name."""
     data: dict[str, Any] = {}
     parts: list[tuple[str, Any]] = []
+    example_id = name.removeprefix(EXAMPLES)
+    alone = example_id != name and example_id in examples_curated.catalog()
     try:
-        task = load(find(name).id)
+        task = None if alone else load(find(name).id)
+    except UnknownTask as unknown:
+        task, near = None, unknown.near
+    else:
+        near = ()
+    if task is not None:
         data["task"] = _task_data(task)
         parts.append((f"task {task.id}: {task.title}", task_text(task)))
-    except UnknownTask as unknown:
-        near = unknown.near
-        example_id = name
-    else:
-        near, example_id = (), task.id
+        example_id = task.id
     if example_id in examples_curated.catalog():
         data["example"] = _program_data(
             example_id, examples_curated.source(example_id), examples_curated.load(example_id)

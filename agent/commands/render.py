@@ -181,7 +181,7 @@ class _Rows:
 
 
 def table_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, right: Sequence[str] = ()) -> _Rows:
-    """Rows by column name; a missing or None cell is empty."""
+    """Rows by column name; a missing or None cell is empty, True and False are yes and no."""
     return _Rows(rows, columns, right)
 
 
@@ -230,6 +230,8 @@ def _cell(value: Any) -> Text:
         return _text("")
     if isinstance(value, (list, tuple)):
         return _text(", ".join(map(str, value)))
+    if isinstance(value, bool):
+        return _text("yes" if value else "no")
     return _text(str(value))
 
 

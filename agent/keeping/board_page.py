@@ -167,6 +167,7 @@ def _groups(board: Board, subject: Side) -> tuple[Group, ...]:
     shown = next((key for key, rows in groups.items() if len(rows) > most // 2), None)  # the first that is nearly all
     found = []
     for at, ((gpu, dtype, size), rows) in enumerate(groups.items()):
+        tasks = len({r.task for r in rows})
         figures = [
             Figure(r.task, r.shape, tuple(_said(r, subject)), charts.bars(r, f"bars-{at}-{n}"))
             for n, r in enumerate(rows)
@@ -174,7 +175,7 @@ def _groups(board: Board, subject: Side) -> tuple[Group, ...]:
         found.append(
             Group(
                 f"size-{at}",
-                f"{size}: {len(rows)} tasks on {gpu}, {dtype}",
+                f"{size}: {tasks} task{'s' * (tasks != 1)} on {gpu}, {dtype}",
                 (gpu, dtype, size) == shown,
                 tuple(figures),
             )

@@ -244,6 +244,8 @@ def _refused(kept: Kept, missing: list[str]) -> PromotionRefused:
         )
     elif any("review" in reason for reason in missing) and kept.origin == "kernel":
         hint = f"coda-agent review {shlex.quote(kept.handle)}"
+    elif all("--replace" in reason for reason in missing):
+        hint = f"coda-agent promote {shlex.quote(kept.handle)} --reviewer NAME --note TEXT --replace"
     else:
         hint = "mend what is named"
     return PromotionRefused(f"{kept.id} cannot be promoted: {'; '.join(missing)}", hint=hint)

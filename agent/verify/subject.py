@@ -172,7 +172,7 @@ def _operands(subject: Subject) -> list[Mismatch]:
             Mismatch(
                 Status.WRONG_SHAPE,
                 name,
-                f"the kernel has no operand {name!r}: add a parameter {spelling(wanted[name])}",
+                f"the kernel has no operand {name!r}: add a parameter {spelling(subject.task, wanted[name])}",
             )
         )
     for name in has.keys() - wanted.keys():
@@ -186,7 +186,7 @@ def _operands(subject: Subject) -> list[Mismatch]:
         )
     for name in wanted.keys() & has.keys():
         if (wanted[name].default is None) != (has[name] is None) or wanted[name].default != has[name]:
-            declared = spelling(wanted[name])
+            declared = spelling(subject.task, wanted[name])
             found.append(
                 Mismatch(
                     Status.WRONG_SHAPE, name, f"operand {name!r} has the default {has[name]!r}: declare {declared}"
@@ -206,9 +206,7 @@ def _operand_shapes(subject: Subject, program: EpilogueProgram, wanted: Mapping[
             if n is None or any(x.name == operand.name for x in found):
                 continue
             if operand.shape(m, n) != lengths(i.shape, dims):
-                message = (
-                    f"operand {operand.name!r} is declared as a {operand.kind} of the wrong size: declare {spelling(i)}"
-                )
+                message = f"operand {operand.name!r} is declared as another kind or width: declare {spelling(subject.task, i)}"
                 found.append(Mismatch(Status.WRONG_SHAPE, operand.name, message))
             elif (i.dtype == "int64") != (operand.dtype == "int") and operand.kind is not Kind.TILE:
                 message = f"operand {operand.name!r} holds {i.dtype} values, the kernel uses it as {operand.dtype}"
@@ -231,17 +229,37 @@ def gemm_sizes(subject: Subject, program: EpilogueProgram, dims: Dims) -> tuple[
     return shape[0], int(n) if n.denominator == 1 else None
 
 
-def spelling(i: Input) -> str:
-    """How an operand is declared, as far as its shape alone says."""
+def spelling(task: Task, i: Input) -> str:
+    """How an operand is declared, as far as its shape says beside the GEMM's own, or the first matrix of a pointwise task."""
     if i.default is not None:
         return f"`{i.name}: float = {i.default!r}`"
     shape = f"of shape ({', '.join(i.shape)}{',' if len(i.shape) == 1 else ''})"
-    kinds = {0: "Scalar", 1: "ColVector or RowVector", 2: "Tile"}
-    if len(i.shape) == 2 and i.shape[1].replace(" ", "") in ("2*N", "N*2"):
-        return f"`{i.name}: Tile(width=2)`, {shape}"
-    if i.shape == ("M",):
-        return f"`{i.name}: ColVector`, {shape}"
-    return f"`{i.name}: {kinds.get(len(i.shape), 'Tile')}`, {shape}"
+    if task.kind == "plan":
+        return f"`{i.name}`, {shape}"
+    return f"`{i.name}: {_annotation(task, i)}`, {shape}"
+
+
+def _annotation(task: Task, i: Input) -> str:
+    by_role = {x.role: x for x in task.inputs}
+    matrix = next((x.shape for x in task.inputs if len(x.shape) == 2), ("M", "N"))
+    columns = (by_role["b"].shape if "b" in by_role else matrix)[1]
+    match i.shape:
+        case ():
+            return "Scalar"
+        case (_, wide) if wide.replace(" ", "") in ("2*N", "N*2"):
+            return "Tile(width=2)"
+        case (_, _):
+            return "Tile"
+        case (length,) if length == columns:
+            return "RowVector"
+        case (length,) if length == f"{columns}//2":
+            return "RowVector(width=0.5)"
+        case (length,) if length.isdecimal():  # as long whatever N is: it repeats
+            return f"RowVector(period={length})"
+        case ("M",):
+            return "ColVector"
+        case _:
+            return "ColVector or RowVector"
 
 
 def _outputs(subject: Subject) -> list[Mismatch]:

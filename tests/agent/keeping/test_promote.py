@@ -164,6 +164,9 @@ def test_a_promotion_is_not_replaced_by_accident(tmp_path: Path) -> None:
     found = kept(tmp_path)
     write(found, ask(found))
     assert "promoted already" in refusal(found)
+    with pytest.raises(PromotionRefused) as stopped:
+        ask(found)
+    assert "--replace" in (stopped.value.hint or "")
     assert ask(found, replace=True, note="again").note == "again"
 
 
