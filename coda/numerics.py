@@ -1,35 +1,39 @@
 """How wrong a kernel may be: the only tolerance rule of the project.
 
     exact     fp64 against fp64: the same formula up to the order of operations (gate `algebra`, tests of rewrites)
-    within    a working dtype against fp64, allowed a multiple of what a trusted kernel gets wrong (gate `numerics`, bench)
+    within    a working dtype against fp64, allowed a multiple of what a trusted kernel gets wrong (gate `numerics`, bench, tuner)
     roughly   the same for a package's kernel that is only raced: it may round where that package rounds
     response  how far one rounding of every input moves each output: the conditioning that `within` allows for
     alike     two results are the same as far as naming a mistake goes, in a working dtype
 
-The constants below are every other limit that the judge compares numbers with; none is written down elsewhere.
+The constants below are every other limit that the judge compares numbers with; none is written down elsewhere. Everything is
+compared in chunks of rows, so that checking needs little memory.
 
-`within`, per output and per block of rows of at least 64 elements, with errors against an fp64 reference of the *same
-rounded inputs*:
+`within` asks, per output and per block of rows of at least 64 elements, with errors against an fp64 reference of the *same
+rounded inputs*, for both of these, never for "one or the other":
 
-    max error ≤ 2   · max error of the trusted kernel + one ulp of the block's largest value + (L  · max response or 4 · max spread)
-    RMS error ≤ 1.5 · RMS error of the trusted kernel + a quarter ulp of the block's RMS     + (√L · RMS response or 3 · RMS spread)
+    max error ≤ 2   · trusted max error + 1 ulp of the block's largest value + max(L  · max response, 4 · max spread)
+    RMS error ≤ 1.5 · trusted RMS error + ¼ ulp of the block's RMS           + max(√L · RMS response, 3 · RMS spread)
 
-The trusted kernel's error in a block is at least its usual one, relative to the block's size: what it gets wrong in an
-average block of the same output. L is the longest contraction or reduction. For a plain GEMM the response is about
-2^-24·√Σ(ab)², so the last terms are what summing K products in fp32 in any order costs: at most K·2^-24·Σ|a||b|, as a
-random walk in the RMS. Behind an epilogue the same terms arrive scaled by its derivative, which is what measuring the
-response gives. The spread is what one rounding of every intermediate value does as well, measured by rounding them at
-random (`stochastic.py`); whichever is larger counts. Only where the response is blind is that the spread: in a quotient
-that does not move with its inputs, a loss of few elements whose changes happen to cancel. The trusted kernel's formula, in
-fp32, has a spread too: a probability near one that is found from its logarithm is as uncertain as that is. It counts up to
-2^-10 of the block's size, or 2^-16 of the output's. So an ordinary output is allowed no more for either. The trusted
-kernel's error counts only up to a cap per working dtype, so a poor baseline cannot loosen the rule: a result wrong by 1 %
-always fails in bf16. (Where the stored dtype is coarser, as fp8, its own precision sets the cap; an output of less than a
-block is no sample: there the cap is wider by the scatter of so few errors, and relative to what cancels in them, 2^24 times
-the response or spread, and never below the trusted kernel's own error. One that is 0 everywhere and moves with no input has
-no scale at all: `CANCELLED`.) Positions of NaN and of each infinity must be those of the reference rounded to the stored
-dtype; both bounds must hold, never "one or the other". Everything is compared in chunks of rows, so that checking needs
-little memory.
+    trusted   What the trusted kernel gets wrong in the block, and at least its usual error: that in an average block of the same
+              output, relative to the block's size. It counts only up to a cap per working dtype (of a coarser stored one, as
+              fp8), so a poor baseline cannot loosen the rule: a result wrong by 1 % always fails in bf16.
+    L         The longest contraction or reduction.
+    response  Of the block, and the block's share of the whole output's. For a plain GEMM it is about 2^-24·√Σ(ab)², so the last
+              term is what summing K products in fp32 in any order costs: at most K·2^-24·Σ|a||b|, as a random walk in the RMS.
+              Behind an epilogue the same arrives scaled by its derivative, which is what measuring the response gives.
+    spread    What one rounding of every intermediate value does as well, measured by rounding them at random (`stochastic.py`).
+              It is larger only where the response is blind: in a quotient that does not move with its inputs, a loss of few
+              elements whose changes happen to cancel. The trusted kernel's formula has a spread in fp32 too (a probability near
+              one that is found from its logarithm is as uncertain as that is), which counts up to the larger of 2^-10 of the
+              block's size and 2^-16 of the output's. So an ordinary output is allowed no more for either.
+
+Outputs to which that does not apply as it stands:
+
+    - One of less than a block is no sample: the cap is wider by the scatter of so few errors, and relative to what cancels in
+      them, 2^24 times the response or spread; the trusted kernel's own error counts whole.
+    - One that is 0 everywhere and moves with no input has no scale at all: `CANCELLED`.
+    - Positions of NaN and of each infinity must be those of the reference rounded to the stored dtype.
 """
 
 from __future__ import annotations
@@ -238,9 +242,7 @@ def within(
         cap_max, cap_rms = CAP_MAX * unit * scale_max.clamp_min(normal), few * unit * scale_rms.clamp_min(normal)
         t_max = torch.minimum(other.amax(1).maximum(usual_max * scale_max), cap_max)
         t_rms = torch.minimum(_rms(other).maximum(usual_rms * scale_rms), cap_rms)
-        if (
-            r.numel() < BLOCK
-        ):  # nor can a sample so small show that the trusted kernel is poor: its own error counts whole
+        if r.numel() < BLOCK:  # nor can so few errors show that the trusted kernel is poor
             t_max, t_rms = _at_least(t_max, other.amax(1)), _at_least(t_rms, _rms(other))
         share = noisy * size_rms / whole if whole > 0 else torch.zeros_like(size_rms)
         z_max, z_rms = length * (z.abs().amax(1) + share), math.sqrt(length) * (_rms(z) + share)

@@ -402,8 +402,7 @@ def execute(
     """Run the steps and return every output by name.
 
     `compute` is the torch dtype of vector arithmetic; `rounds` whether a `cast` rounds; `watch` hears of every step's number and
-    value. Raises what `run` raises, and `ShapeMismatch` for a view, slice or
-    vector operation that does not fit.
+    value. Raises what `run` raises, and `ShapeMismatch` for a view, slice or vector operation that does not fit.
     """
     values: list[Any] = []
     for step in plan.steps:

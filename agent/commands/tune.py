@@ -4,8 +4,9 @@
     tune    the command
 
 A subject is a task (its curated example and its kept kernels are tuned), one of these by name, or a kernel file. Programs are
-tuned at the sizes that a task's shapes lead to, so a plan's second program at what its first one writes; equal ones once. `coda.tuning` measures; `verify/tuning.py` knows
-what a task's program runs. `--compile-only` builds every candidate without a GPU, `--dry-run` lists what would be tuned.
+tuned at the sizes that a task's shapes lead to, so a plan's second program at what its first one writes; equal ones once.
+`coda.tuning` measures; `verify/tuning.py` knows what a task's program runs. `--compile-only` builds every candidate without a
+GPU, `--dry-run` lists what would be tuned.
 """
 
 from __future__ import annotations

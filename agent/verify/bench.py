@@ -5,9 +5,10 @@
 
 Per shape: several sets of inputs are rotated, so that no call sees the inputs of the one before; the outputs of timed calls are
 kept for rounds drawn afterwards and compared with the reference; the floor is the task's (`floors.py`), at the rates of the plain
-GEMM and of a copy measured in the same run. A kernel that is wrong after timing fails here whatever it was before; a peer that is wrong does not race. The
-word over all shapes: PASS (faster on some shape, slower on none), SLOWER, NO_DIFFERENCE, or SUSPECT, which a person has to look
-at. Neighbours: `entrants.py` makes what races, `racing.py` times it; `suite.py` benchmarks many kernels without judging them.
+GEMM and of a copy measured in the same run. A kernel that is wrong after timing fails here whatever it was before; a peer that is
+wrong does not race. The word over all shapes: PASS (faster on some shape, slower on none), SLOWER, NO_DIFFERENCE, or SUSPECT,
+which a person has to look at. Neighbours: `entrants.py` makes what races, `racing.py` times it; `suite.py` benchmarks many kernels
+without judging them.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from ..task import Dims, Task, lengths
 from . import inputs as draws
 from .algebra import compare, reference
 from .blame import Blamed, blame, described, trusted
-from .numerics import scatter
+from .numerics import spreads
 from .patterns import REARRANGEMENTS
 from .sizes import distinct_dims, hidden, small_shapes, square_shapes
 from .worker import run_worker
@@ -404,7 +404,7 @@ class _Working:
             right = reference(self.task, rounded)
             noise = response(lambda x: reference(self.task, x), wide, right, seed=self.seed % 2**31)
             shown = Scene(scene.dims, wide, right, scene.other)
-            scattered = scatter(self.task, rounded, right, self.seed)
+            scattered = spreads(self.task, rounded, right, self.seed)
             self._known[id(scene)] = (shown, self.task.baseline(**rounded), noise, scattered)
         return self._known[id(scene)]
 
@@ -417,8 +417,8 @@ class _Working:
             return None
         stored = wrong.to(trusted[name].dtype)
         length = max(scene.dims.values())
-        spreads = {"noise": noise[name], "spread": own[name], "usual": usual[name]}
-        return not within(stored, trusted[name], right, working=WORKING, length=length, **spreads).ok
+        limits = {"noise": noise[name], "spread": own[name], "usual": usual[name]}
+        return not within(stored, trusted[name], right, working=WORKING, length=length, **limits).ok
 
 
 # worker -----------------------------------------------------------------------------------------------------------------

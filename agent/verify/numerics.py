@@ -6,8 +6,8 @@
 
 Per case and dtype: outputs are poisoned and guarded, inputs hashed; the kernel runs twice, with different poison and at
 different addresses; then every output is compared by `coda.numerics.within` with an fp64 reference of the same rounded
-inputs, allowed a multiple of what the task's baseline (eager PyTorch, same dtype) gets wrong. Next cases of the same sizes are
-written into the *same* buffers, so an answer kept from an earlier call shows.
+inputs, allowed a multiple of what the task's baseline (eager PyTorch, same dtype) gets wrong, and what rounding in fp32 may do.
+Next cases of the same sizes are written into the *same* buffers, so an answer kept from an earlier call shows.
 
 | seen | word |
 |---|---|
@@ -20,8 +20,8 @@ written into the *same* buffers, so an answer kept from an earlier call shows.
 
 What the task's own reference or baseline raises is INVALID_SPEC, a full memory INFRA_ERROR: neither is the kernel's.
 
-With a GPU: bf16 and fp16, ragged and benchmark-like sizes, while no other process of ours uses it. Without: Triton's interpreter at small sizes in fp32 and fp16 (its
-bf16 products are wrong), and the evidence says so.
+With a GPU: bf16 and fp16, ragged and benchmark-like sizes, while no other process of ours uses it. Without: Triton's interpreter
+at small sizes in fp32 and fp16 (its bf16 products are wrong), and the evidence says so.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ def expected(task: Task, case: Case, inputs: Mapping[str, Any]) -> tuple[dict[st
     return right, today, noise
 
 
-def scatter(
+def spreads(
     task: Task, inputs: Mapping[str, Any], right: Mapping[str, torch.Tensor], seed: int
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """The spread of the reference, and that of the baseline in fp32, where every result on the way is rounded at random.
@@ -283,7 +283,7 @@ def _values(
     task: Task, case: Case, inputs: Mapping[str, Any], one: Mapping[str, Any], two: Mapping[str, Any], report: Report
 ) -> None:
     right, today, noise = expected(task, case, inputs)
-    own, usual = scatter(task, inputs, right, case.seed)
+    own, usual = spreads(task, inputs, right, case.seed)
     for o in task.outputs:
         x, y = one[o.name], two[o.name]
         unwritten = torch.isnan(x) & (y == torch.full_like(y, FILL))

@@ -6,7 +6,8 @@
     race    time several that were tried, interleaved
 
 The steps of one problem belong together and share its tensors. Every schedule is held against the fp64 reference with the
-tolerance of `coda.numerics`; the trusted kernel is the reference backend in the problem's own dtypes, on the accumulators of
+tolerance of `coda.numerics`, without spreads: they take many more evaluations, here of full size, and without them the rule is
+never wider. The trusted kernel is the reference backend in the problem's own dtypes, on the accumulators of
 the vendor's GEMM: a tensor core drops the low bits of every addition, in one direction, which no fp32 product shows and a
 log-sum-exp of large logits passes on.
 """

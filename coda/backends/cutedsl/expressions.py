@@ -3,7 +3,8 @@
     literal      a constant as text
     expression   the text of an operation on the texts of its arguments
 
-Beside the operations of programs, those of `finishing/cheaper.py`. Floats are computed in fp32, integers in int32 (`integers.py` proves that they fit).
+Beside the operations of programs, those of `finishing/cheaper.py`. Floats are computed in fp32, integers in int32
+(`integers.py` proves that they fit).
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@
     to_bf16 encode_fp8 decode_fp8             narrow floats where the hardware or the interpreter has no exact conversion
 
 Triton's own `exp` multiplies by log2(e) and loses |x| / 2^24 in doing so; its `log` and `log2` are accurate and used as they
-are; its `erf` and `tanh` are too, and take twice the instructions of `approximations.py`. `sin` and `cos` are written here because the library's versions reserve stack for huge arguments.
+are; its `erf` and `tanh` are too, and take twice the instructions of `approximations.py`. `sin` and `cos` are written here
+because the library's versions reserve stack for huge arguments.
 """
 
 # Triton functions: arguments are tensors of the kernel language, which have no Python types.
@@ -24,9 +25,9 @@ from coda.backends.finishing import approximations
 INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
 """Whether this process interprets kernels; fixed when Triton was imported."""
 
-LOG2_E = tl.constexpr(1.44269502162933349609375)  # log2(e) in fp32 …
+LOG2_E = tl.constexpr(approximations.LOG2_E)  # log2(e) in fp32 …
 LOG2_E_REST = tl.constexpr(1.9259629911266175e-08)  # … and what is missing
-LN2 = tl.constexpr(0.693147182464599609375)
+LN2 = tl.constexpr(approximations.LN2)
 LN2_HIGH = tl.constexpr(0.693145751953125)  # few bits: its product with a small integer is exact
 LN2_LOW = tl.constexpr(1.428606820309417e-06)
 HALF_PI_1 = tl.constexpr(1.57079637050628662109375)

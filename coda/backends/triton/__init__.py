@@ -11,8 +11,7 @@
 What knows no template is in the room below, `coda.backends.finishing`: a program taken apart, operations and vectors as text,
 the finisher, and what writes, imports and launches such texts.
 Two launches at most: the tile kernel, and the finisher where a program returns vectors; one more before them where the schedule
-cuts K into slices. The text of a kernel can be read
-in the cache folder or as `artifact.source`.
+cuts K into slices. The text of a kernel can be read in the cache folder or as `artifact.source`.
 """
 
 from __future__ import annotations

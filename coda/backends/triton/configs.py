@@ -397,8 +397,6 @@ def _pointwise(anatomy: Tiling, problem: Problem) -> Schedule:
 
 SHORTEST_SLICE = 256
 """Of K: below it filling the pipeline takes as long as the slice."""
-
-
 SLICED = (64, 128)
 """Rows and columns of the tiles that an untuned product has in slices."""
 LONG_SLICE = 1024
