@@ -52,11 +52,6 @@ def forget() -> None:
     GENERATION[0] += 1
 
 
-def generation() -> int:
-    """How often choices may have changed."""
-    return GENERATION[0]
-
-
 # the long way -----------------------------------------------------------------------------------------------------
 
 
