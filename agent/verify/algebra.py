@@ -33,7 +33,7 @@ from . import inputs as draws
 from .blame import Blamed, blame, described, trusted
 from .branches import Branches, Seen
 from .patterns import describe
-from .probes import ORDINARY, Probe, edges, integers, ladder, sizes
+from .probes import ORDINARY, Probe, edges, integers, ladder, numbers, sizes
 from .sizes import hidden, long_shapes, small_shapes
 from .subject import Subject, load_task
 
@@ -229,9 +229,10 @@ def _probes(branches: Branches, seed: int, found: Findings, *, until: float) -> 
 def _every_probe(branches: Branches, seed: int) -> Iterator[Probe]:
     task = branches.subject.task
     yield from ladder(task, seed)
+    yield from numbers(task, seed)
     yield from edges(branches, task, seed)
+    yield from integers(branches, task, seed)
     if branches.missing():
-        yield from integers(branches, task, seed)
         for at, dims in enumerate(sizes(branches, task)):
             yield Probe("size", dims, draws.draw(task, dims, seed=draws.subseed(seed, "size", at)))
 

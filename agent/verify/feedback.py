@@ -3,8 +3,9 @@
     Feedback   gate, word, and findings in words
     digest     verdict -> feedback; a pure function of the record
 
-After a pass the author hears which ways through the kernel no input took. Per output the commonest specific pattern is told with the order of its magnitude and the kind of inputs ("large values", "ragged
-sizes") under which it fails. Seeds, sizes, expected values, hidden shapes, tracebacks and logs are not; quotes are cut.
+Per output the commonest specific pattern is told with the order of its magnitude and the kind of inputs ("large values", "ragged
+sizes") under which it fails; after a pass, which ways through the kernel no input took. Seeds, sizes, expected values, hidden
+shapes, tracebacks and logs are not; quotes are cut.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ KINDS = {
     "small": "small values",
     "heavy": "heavy-tailed values",
     "extreme": "very large, very small or zero values",
+    "number": "another value than the default of a number",
     "edge": "values next to a constant of the kernel",
     "integer": "integers that the kernel names",
     "size": "sizes that the kernel names",

@@ -3,8 +3,9 @@
     BRANCHES   like `exploits.SOURCES`, for tasks whose formulas invite it; those called C are controls
     LONG       what the short form of the self-test leaves out: one of each kind stays
 
-X98a to X98t wait: for a large value, for one number, inside a window, at one length, past one row; by conditions, nested or
-multiplied ones, by clipping, by a function that is as steep as a step. Each must be refused by `algebra`, whose probes go there, or,
+X98a to X98v wait: for a large value, for one number, inside a window, at one length, past one row, for an index that is just
+outside, for another number than a default; by conditions, nested or multiplied ones, by clipping, by a function that is as steep
+as a step. Each must be refused by `algebra`, whose probes go there, or,
 where nothing can go there, be named in its evidence. The controls branch as real kernels do: where the task's formula does, where
 a library avoids an overflow, where a division must not be by zero.
 """
@@ -83,6 +84,29 @@ def cross_entropy_softcap(acc, target: ColVector, *, cap: float = 30.0):
 kernel = cross_entropy_softcap
 '''
 
+SMOOTHING = '''"""Label-smoothed loss of a language-model head."""
+import coda
+from coda.primitives import ColVector, columns, maximum, row_logsumexp, row_mean, select_column, where
+
+
+@coda.epilogue
+def cross_entropy_smoothing(acc, target: ColVector, *, smoothing: float = 0.1):
+    """Loss of each row, 0 where the target is ignored, and its log-sum-exp."""
+    lse = row_logsumexp(acc)
+    hit, spread = lse - select_column(acc, target), lse - row_mean(acc)
+    loss = hit + SHARE * (spread - hit)
+    return {"loss": where((target >= FIRST) & (target < columns()), loss, 0.0), "lse": lse}
+
+
+kernel = cross_entropy_smoothing
+'''
+
+
+def _smoothing(id_: str, title: str, *, first: int = 0, share: str = "smoothing") -> Source:
+    text = SMOOTHING.replace("FIRST", str(first)).replace("SHARE", share)
+    return Source(id_, title, text, (A,), task="cross_entropy_smoothing")
+
+
 BRANCHES: tuple[Source, ...] = (
     _gelu("X98a", "is wrong beyond a value that no draw reaches", "where(z > 100, 7.0, y)"),
     _gelu("X98b", "is wrong at one number", "where(z == 0.123, 7.0, y)"),
@@ -104,6 +128,8 @@ BRANCHES: tuple[Source, ...] = (
     _gelu("X98r", "is wrong beyond what bf16 products reach", "where(z > 1e30, 7.0, y)", named="1e+30` was never true"),
     _gelu("X98s", "guards against what cannot be", "maximum(y, -90)", named="never gave `-90`"),
     _gelu("X98t", "is not finite beyond a value", "where(z > 150, 1e308 * z * z, y)"),
+    _smoothing("X98u", "counts targets just outside the vocabulary", first=-77),
+    _smoothing("X98v", "has a number's default as its least value", share="maximum(smoothing, 0.1)"),
     _gelu("C04a", "control: the honest GELU", "y", control=True),
     _gelu("C04b", "control: a saturated tail is cut where it is exact", "where(z > 40, z, y)", control=True),
     Source("C04c", "control: a squared ReLU", RELU, (), task="bias_squared_relu"),

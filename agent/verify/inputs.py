@@ -161,8 +161,13 @@ def _small(shape: Shape, dims: Dims, generator: torch.Generator) -> torch.Tensor
     return 0.1 * _normal(shape, dims, generator)
 
 
+def words(dims: Dims) -> int:
+    """What an index counts: the words of a vocabulary, or columns."""
+    return dims.get("V", dims.get("N", 1))
+
+
 def _index(shape: Shape, dims: Dims, generator: torch.Generator) -> torch.Tensor:
-    n = dims.get("V", dims.get("N", 1))
+    n = words(dims)
     inside = torch.randint(0, max(n, 1), shape, generator=generator)
     outside = torch.tensor([IGNORED_INDEX, n, n + 5])[torch.randint(0, 3, shape, generator=generator)]
     return torch.where(torch.rand(shape, generator=generator) < 0.125, outside, inside)

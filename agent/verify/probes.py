@@ -1,13 +1,14 @@
 """Inputs that no distribution draws: they go where a kernel branches, saturates or waits.
 
     ladder     every input, and each alone, at magnitudes from 0 to 10^6; one sign only; rows of zeros; entries of many sizes
+    numbers    every number that a caller may give, at other values than its default
     edges      one entry moved until a number that a program compares, or adds a constant to, changes its sign: both
                neighbouring doubles, and the zero between them where there is one
-    integers   integer inputs that hold a program's own constants, and their neighbours
+    integers   integer inputs just outside and far away, and at a program's own constants and their neighbours
     lengths    sizes at a program's own constants, and their neighbours
 
-`ladder` and `edges` are for every candidate, the other two for one with sides that are still missing (`branches.py`). An edge is
-found by bisection over the doubles, at most 64 evaluations of the candidate alone. Inputs keep what their draw promises: a positive
+The last are for a candidate with sides that are still missing (`branches.py`). An edge is found by bisection over the doubles, at
+most 64 evaluations of the candidate alone. Inputs keep what their draw promises: a positive
 one stays positive, angles stay angles. `algebra.py` compares the candidate with the task's reference on all of them.
 """
 
@@ -34,6 +35,9 @@ SCALES = (1e-6, 1e-3, 30.0, 64.0, 1e3, 1e6, 1e12)
 ALONE = (0.0, 1e-3, 64.0, 1e3, 1e6)
 """Of one input, beside others as drawn."""
 ALONE_POSITIVE = (1e-3, 1e3)
+OTHERS: tuple[Callable[[float], float], ...] = (lambda x: 0.5 * x, lambda x: 3 * x, lambda x: 1.5 * x + 0.1)
+"""Values of a number beside its default: a kernel that has the default as a constant computes something else there. The last is
+far from the smallest."""
 ORDINARY = 64.0
 """Up to this scale a kernel must be finite where the reference is: in fp64 exp overflows at 709, so an honest formula is."""
 STOPS = tuple(sign * 10.0**p for sign in (-1, 1) for p in (-3, -1, 0, 0.5, 1, 1.5, 2, 3, 4, 6))
@@ -44,6 +48,8 @@ Then nothing is added to what it becomes, and the sum that would skip the number
 EDGES, TRIES = 48, 6
 """Bisections of a subject, and of one of its numbers, at most."""
 MAX_INTEGER = 1 << 31
+FAR_AWAY = (-(1 << 20), 1 << 20)
+"""Of an index: further out than any matrix has columns."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,7 @@ class Probe:
     """One set of inputs."""
 
     kind: str
-    """extreme, edge or integer: what the author may know of it."""
+    """extreme, number, edge, integer or size: what the author may know of it."""
     dims: Dims
     inputs: draws.Inputs
     scale: float = 1.0
@@ -96,7 +102,7 @@ def ladder(task: Task, seed: int) -> Iterator[Probe]:
     yield changed(1.0, [i for i in signed if i.draw == "normal"], _zero_rows, "rows")
     for at in range(2):
         generator = torch.Generator().manual_seed(draws.subseed(seed, "spread", at) % 2**31)
-        yield changed(1e6, signed, lambda x, g=generator: _spread(x, g), "spread", at)  # type: ignore[misc]
+        yield changed(1e6, signed, lambda x, g=generator: _uneven(x, g), "spread", at)  # type: ignore[misc]
 
 
 def _zero_rows(x: torch.Tensor) -> torch.Tensor:
@@ -105,10 +111,22 @@ def _zero_rows(x: torch.Tensor) -> torch.Tensor:
     return rows
 
 
-def _spread(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+def _uneven(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Each entry of a size of its own: most as drawn, one in eight up to a million times larger or smaller."""
     powers = 12 * torch.rand(x.shape, generator=generator, dtype=torch.float64) - 6
     return torch.where(torch.rand(x.shape, generator=generator) < 0.125, x * 10**powers, x)
+
+
+# numbers --------------------------------------------------------------------------------------------------------------
+
+
+def numbers(task: Task, seed: int) -> Iterator[Probe]:
+    """Probes of kind `number`: nothing else gives another value than the default."""
+    dims = base_dims(task)
+    inputs = draws.draw(task, dims, seed=draws.subseed(seed, "numbers"))
+    for i in task.inputs:
+        if isinstance(i.default, float):
+            yield from (Probe("number", dims, {**inputs, i.name: other(i.default)}) for other in OTHERS)
 
 
 # edges ----------------------------------------------------------------------------------------------------------------
@@ -217,17 +235,21 @@ def _double(n: int) -> float:
 
 
 def integers(branches: Branches, task: Task, seed: int) -> Iterator[Probe]:
-    """Probes of kind `integer`: an index holds a constant of the program in some rows, positions run past it."""
+    """Probes of kind `integer`: an index holds a constant of the program in some rows, or is just outside or far away; positions run
+    past a constant. Both sides of a comparison are soon taken; a wrong constant shows beside it alone."""
     dims = base_dims(task)
     near = sorted({int(c) + d for c in branches.constants() if _whole(c) for d in (-1, 0, 1)})
     for i in task.inputs:
-        if i.dtype != "int64" or not near:
+        if i.dtype != "int64":
             continue
         inputs = draws.draw(task, dims, seed=draws.subseed(seed, "integers", i.name))
         x = inputs[i.name]
         if i.draw == "index":
-            held = torch.tensor(near, dtype=torch.int64)[torch.arange(x.numel()) % len(near)].reshape(x.shape)
-            yield Probe("integer", dims, {**inputs, i.name: held})
+            n = draws.words(dims)
+            values = torch.tensor(sorted({*near, -1, 0, n - 1, n, -n, 2 * n, *FAR_AWAY}), dtype=torch.int64)
+            for first in range(0, len(values), x.numel()):
+                held = values[(first + torch.arange(x.numel())) % len(values)].reshape(x.shape)
+                yield Probe("integer", dims, {**inputs, i.name: held})
         else:
             for c in near:
                 yield Probe("integer", dims, {**inputs, i.name: x - x.min() + max(0, c - x.numel() // 2)})

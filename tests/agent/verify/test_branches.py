@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import pathlib
 from typing import Any
 
 import pytest
 import torch
 
+import authored_kernels
 import coda
 from agent.records import Status
 from agent.task import Task, load
@@ -195,6 +197,33 @@ def test_probes_keep_what_a_draw_promises() -> None:
     for probe in probes.ladder(task, 5):
         assert bool((probe.inputs["rstd"] > 0).all())
         assert float(probe.inputs["cos_sin"].abs().max()) <= 1
+
+
+def test_a_number_is_given_other_values_than_its_default() -> None:
+    task = load("residual_rms_linear")
+    given = [probe.inputs["eps"] for probe in probes.numbers(task, 5)]
+    assert len(set(given)) == len(given) == 3
+    assert 1e-6 not in given
+    assert not list(probes.numbers(GELU, 5))
+
+
+def test_an_index_is_outside_in_every_way_whatever_the_program_names() -> None:
+    task = load("cross_entropy_smoothing")
+    text = hidden_branches.SMOOTHING.replace("FIRST", "-77").replace("SHARE", "smoothing")
+    held: set[int] = set()
+    for probe in probes.integers(Branches(subject(text, task)), task, 5):
+        held |= set(probe.inputs["target"].tolist())
+        n = probe.dims["N"]
+    assert {-78, -77, -76, -1, 0, n - 1, n, -n, 2 * n, 1 << 20, -(1 << 20)} <= held
+
+
+def test_a_plan_that_ignores_a_number_is_refused() -> None:
+    path = pathlib.Path(authored_kernels.__file__).parent / "residual_rms_linear" / "claude" / "kernel.py"
+    text = path.read_text()
+    task = load("residual_rms_linear")
+    assert "eps=eps" in text
+    assert algebra.check(subject(text, task), seed=1).status is Status.PASS
+    assert algebra.check(subject(text.replace("eps=eps", "eps=1e-6"), task), seed=1).status is Status.WRONG_VALUES
 
 
 def test_a_guard_against_zero_is_reached_where_the_task_has_one_too() -> None:
