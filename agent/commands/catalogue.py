@@ -15,7 +15,7 @@ from typing import Any
 import authored_kernels
 import examples_curated
 
-from ..errors import AgentError, RunDamaged, UnknownSubject, UnknownTask
+from ..errors import AgentError, KernelDamaged, RunDamaged, UnknownSubject, UnknownTask
 from ..keeping import shelves as kernels
 from ..keeping.compare import EXAMPLES
 from ..runs import store
@@ -209,17 +209,28 @@ def _program_data(name: str, source: str, kernel: Any) -> dict[str, Any]:
     return {"id": name, "digest": kernel.program.digest, "explain": kernel.program.explain(), "source": source}
 
 
-def _kept_data(kept: kernels.Kept) -> tuple[dict[str, Any], cards_of.Card]:
-    """For programs, and for people."""
+def _program(kept: kernels.Kept) -> Any:
+    from coda.errors import FormatError
     from coda.kernel import from_json
 
+    if kept.program_json is None:
+        return None
+    try:
+        return from_json(kept.program_json).program
+    except FormatError as error:
+        path = str(kept.folder / "program.json")
+        raise KernelDamaged(f"{path!r} is no program: {error.what}", hint="author the kernel again") from error
+
+
+def _kept_data(kept: kernels.Kept) -> tuple[dict[str, Any], cards_of.Card]:
+    """For programs, and for people."""
     from ..keeping.promote import state_of
 
     try:
         state = state_of(kept, load(kept.task))
     except UnknownTask:
         state = state_of(kept, None)
-    program = from_json(kept.program_json).program if kept.program_json is not None else None
+    program = _program(kept)
     said = f"{state.word}: {state.reason}" if state.reason else state.word
     known = cards_of.card(kept, said)
     plain = {

@@ -142,3 +142,12 @@ def test_without_provenance_nothing_is_made_up(shelf: Path) -> None:
     ]
     odd = {"model": "m", "created": "yesterday", "usage": [3], "cost_usd": "much", "examples": 3, "prompt_version": 2}
     assert said(dataclasses.replace(kept, provenance=odd))["when"] == "not recorded"
+
+
+def test_a_damaged_program_is_named_with_its_place(shelf: Path) -> None:
+    kept = support.keep_one(shelf)
+    (kept.folder / "program.json").write_text("{bad")
+    shown = run("--json", "show", kept.id)
+    error = json.loads(shown.stdout)["error"]
+    assert (shown.exit_code, error["code"]) == (5, "kernel-damaged")
+    assert "program.json" in error["message"]
