@@ -35,9 +35,22 @@ if TYPE_CHECKING:
 DTYPES = ("bfloat16", "float16", "float32")
 WEIGHTS = ("row", "col", "both")
 DEFAULT_ARCH = "sm_90"
-COLUMNS = ("program", "M×N×K", "dtype", "b", "result", "backend", "schedule", "µs", "untuned/tuned", "timed", "s")
+COLUMNS = (
+    "program",
+    "digest",
+    "M×N×K",
+    "dtype",
+    "b",
+    "result",
+    "backend",
+    "schedule",
+    "µs",
+    "untuned/tuned",
+    "timed",
+    "s",
+)
 RIGHT = ("µs", "untuned/tuned", "timed", "s")
-BUILT_COLUMNS = ("program", "M×N×K", "backend", "schedule", "result", "regs", "spills, B", "smem, B", "s")
+BUILT_COLUMNS = ("program", "digest", "M×N×K", "backend", "schedule", "result", "regs", "spills, B", "smem, B", "s")
 
 
 @dataclass(frozen=True)
@@ -256,14 +269,14 @@ def _planned(jobs: list[Job], asked: Asked, warnings: list[str]) -> Answer:
         can = [s.backend for s in standings(job.program, job.problem, asked.backends, here=False) if s.backend]
         key = schedules.key_of(job.program, job.problem)
         known = schedules.read(key) if key is not None else None
-        count = {b.name: len(contestants(job, [b], None)) for b in can}
+        count = {b.name: len(contestants(job, [b], None, asked.most)) for b in can}
         rows.append({**_about(job), "candidates": count, "known": known is not None})
 
     def show() -> Iterator[Any]:
         shown = [
             {**row, "candidates": _counted(row["candidates"]), "known": "yes" if row["known"] else "no"} for row in rows
         ]
-        yield render.table_of(shown, ("program", "M×N×K", "dtype", "b", "candidates", "known"))
+        yield render.table_of(shown, ("program", "digest", "M×N×K", "dtype", "b", "candidates", "known"))
 
     return Answer({"dry_run": True, "jobs": rows}, show, warnings=tuple(warnings))
 
@@ -278,6 +291,7 @@ def _compiled(terminal: Terminal, jobs: list[Job], asked: Asked, arch: str, warn
             arch,
             backends=asked.backends,
             workers=asked.workers,
+            most=asked.most,
             on_built=lambda built, at, total: advance(at, total, str(built.job)),
         )
     rows = [_built_row(b) for b in found]
@@ -285,7 +299,7 @@ def _compiled(terminal: Terminal, jobs: list[Job], asked: Asked, arch: str, warn
     empty = [str(job) for job in jobs if str(job) not in built]
 
     def show() -> Iterator[Any]:
-        yield render.table_of(rows, BUILT_COLUMNS, right=BUILT_COLUMNS[5:])
+        yield render.table_of(rows, BUILT_COLUMNS, right=BUILT_COLUMNS[6:])
         yield LEGEND
         yield from (
             f"{r['program']}, {r['schedule']}: {r['reason']}" for r in rows if r["reason"] and terminal.options.verbose
@@ -366,6 +380,7 @@ def _about(job: Job) -> dict[str, Any]:
     gemm = job.program.kind == "epilogue"
     return {
         "program": job.program.name,
+        "digest": job.program.digest[:12],  # kernels of one task often share the name
         "M×N×K": f"{p.m}×{p.n}×{p.k}" if gemm else f"{p.m}×{p.n}",
         "dtype": p.dtype,
         "b": dict(p.tensors)["b"].layout if gemm else "",

@@ -51,11 +51,12 @@ def compile_only(
     *,
     backends: Sequence[str] = (),
     workers: int | None = None,
+    most: int | None = None,
     on_built: Callable[[Built, int, int], None] | None = None,
 ) -> list[Built]:
     """Compile every candidate of every job for `arch`, in parallel processes. `on_built` hears each with its number and the
-    number of all. Never raises for what a candidate does."""
-    wanted = [x for job in _at(jobs, arch) for x in _wanted(job, backends)]
+    number of all; `most`: so many of each backend, in its order. Never raises for what a candidate does."""
+    wanted = [x for job in _at(jobs, arch) for x in _wanted(job, backends, most)]
     found: dict[int, Built] = {}
 
     def ended(at: int, built: Built) -> None:
@@ -84,12 +85,12 @@ def _at(jobs: Sequence[Job], arch: str) -> list[Job]:
     return [dataclasses.replace(job, problem=dataclasses.replace(job.problem, arch=arch)) for job in jobs]
 
 
-def _wanted(job: Job, names: Sequence[str]) -> list[tuple[Job, Schedule, str, str]]:
+def _wanted(job: Job, names: Sequence[str], most: int | None) -> list[tuple[Job, Schedule, str, str]]:
     """Candidates with their states. A backend that was named and cannot express the program, and every one where none can, has
     one line too, with the reason."""
     asked = list(standings(job.program, job.problem, names, here=False))
     can = [s.backend for s in asked if s.backend is not None]
-    found = [(job, c.schedule, str(c.status), c.reason) for c in contestants(job, can, None)]
+    found = [(job, c.schedule, str(c.status), c.reason) for c in contestants(job, can, None, most)]
     tell = bool(names) or not can
     return found + [(job, Schedule(s.name), "refused", s.reason) for s in asked if tell and s.backend is None]
 

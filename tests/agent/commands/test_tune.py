@@ -114,6 +114,15 @@ def test_what_makes_no_sense_is_usage(args: tuple[str, ...], said: str) -> None:
     assert "hint: " in result.stderr
 
 
+def test_dry_run_tells_programs_of_one_name_apart_and_counts_what_most_leaves() -> None:
+    rows = document(run("swiglu_backward", "--dry-run", "--most", "2", "--backend", "triton", "--json", *SMALL))[
+        "data"
+    ]["jobs"]
+    assert {row["program"] for row in rows} == {"swiglu_backward"}
+    assert len({row["digest"] for row in rows}) == len(rows) > 1
+    assert all(row["candidates"] == {"triton": 2} for row in rows)
+
+
 def test_dry_run_lists_the_programs_of_a_plan_and_both_layouts() -> None:
     name = "examples_curated/residual_rms_linear"
     found = document(run(name, "--dry-run", "--weights", "both", "--json", "--backend", "triton"))

@@ -522,6 +522,7 @@ def test_compile_only_contains_what_hangs_and_raises(monkeypatch):
     offers(monkeypatch, FAST, fake_backend.HANGS_BUILDING, fake_backend.REFUSED)
     found = compile_only([job()], "sm_90", backends=("fake",), workers=1)
     assert [b.status for b in found] == ["built", "built", "timeout", "refused"]
+    assert len(compile_only([job()], "sm_90", backends=("fake",), workers=1, most=1)) == 1
 
 
 def test_compile_only_says_why_a_backend_is_left_out(monkeypatch):
