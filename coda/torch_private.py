@@ -55,17 +55,17 @@ def _guard(tensors: Sequence[Tensor]) -> Alike | None:
 @functools.cache
 def _trusted() -> bool:
     """Whether guards tell apart what must be told apart."""
-    zeros = functools.partial(torch.zeros, device="cpu")  # whatever the caller's default is
+    zeros = functools.partial(torch.zeros, device="cpu", dtype=torch.float32)  # whatever the caller's defaults are
     if not hasattr(forward_ad, LEVEL):
         return False
     with torch.inference_mode(False), torch.no_grad():
         x, parts = zeros(4, 6), torch.complex(zeros(4, 12), zeros(4, 12))
         others = [
             zeros(4, 7),
-            zeros(4, 6, dtype=torch.int32),
+            torch.zeros(4, 6, device="cpu", dtype=torch.int32),
             zeros(6, 4).mT,
             zeros(24),
-            torch.zeros(4, 6, device="meta"),
+            torch.zeros(4, 6, device="meta", dtype=torch.float32),
         ]
         others += [x.to_sparse(), torch.nn.Parameter(zeros(4, 6))]
         plain, view, negated = _guard([x]), _guard([parts.imag]), parts.conj().imag

@@ -50,6 +50,8 @@ TASK = Task(
     aliases=(
         "loss and dlogits",
         "cross entropy forward and backward",
+        "language model head loss and gradient",
+        "cross entropy with its gradient",
     ),
     family="cross-entropy-backward",
     difficulty=3,

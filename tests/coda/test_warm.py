@@ -497,3 +497,15 @@ def test_a_backend_may_have_no_shorter_way_for_a_launch(short: Short, monkeypatc
     for _ in range(4):
         assert same(kernel(**given), kernel, given)
     assert short.launched == ["general"] * 4
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_guards_are_trusted_whatever_the_default_dtype_is(dtype: torch.dtype) -> None:
+    torch_private._trusted.cache_clear()
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        assert torch_private.usable()
+    finally:
+        torch.set_default_dtype(before)
+        torch_private._trusted.cache_clear()

