@@ -28,9 +28,9 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         return module.forward
 
     torch._dynamo.reset()
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)  # packages raise it for the whole process
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
-    yield seen
+    with torch._dynamo.config.patch(recompile_limit=8):  # packages raise it for the whole process
+        yield seen
     torch._dynamo.reset()
 
 
