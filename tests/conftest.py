@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import signal
 import sys
 from pathlib import Path
 
@@ -17,6 +18,11 @@ import pytest
 SHARED = ("agent/authoring", "agent/keeping", "coda/backends/finishing", "coda/tuning")
 
 sys.path[:0] = [str(Path(__file__).parent / folder) for folder in SHARED]
+
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # as a shell starts what it runs in the background: Ctrl-C is tested here
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if importlib.util.find_spec("hypothesis") is not None:  # not where only the GPU tests are run
     from hypothesis import settings
