@@ -25,7 +25,7 @@ Tensors = dict[str, torch.Tensor]
 
 @pytest.mark.parametrize("task_id", cards())
 def test_every_task_of_the_bank_kills_every_mutant(task_id: str) -> None:
-    report = lint_task(load(task_id))
+    report = lint_task(load(task_id), seed=20261129)  # fixed, so that a run that fails can be repeated
     assert report.ok, (report.survivors, report.problems)
     assert report.killed == report.tried
     assert report.tried >= 40
