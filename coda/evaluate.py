@@ -37,6 +37,7 @@ class Evaluation:
     dtype: torch.dtype
     device: torch.device
     rounds: bool
+    product: Product | None = None
 
 
 def evaluate(
@@ -57,15 +58,12 @@ def evaluate(
     as computed, unrounded. `product` computes `acc` another way than in full precision.
     """
     device = next(t.device for t in tensors.values() if isinstance(t, torch.Tensor))
-    e = Evaluation(torch, m, n, dtype, device, stored_as is not None)
+    e = Evaluation(torch, m, n, dtype, device, stored_as is not None, product)
     last_use = {i: at for at, node in enumerate(program.nodes) for i in node.args}
     kept = {o.node for o in program.outputs}
     values: dict[int, torch.Tensor] = {}
     for index, node in enumerate(program.nodes):
-        if node.op == "acc" and product is not None:
-            values[index] = product(tensors["a"], tensors["b"]).to(dtype)
-        else:
-            values[index] = _node(e, program, node, tensors, values)
+        values[index] = _node(e, program, node, tensors, values)
         if watch is not None:
             watch(index, values[index])
         for i in node.args:  # large tensors go as soon as nobody needs them
@@ -100,7 +98,8 @@ def _node(
     e: Evaluation, program: EpilogueProgram, node: Node, tensors: Mapping[str, Any], values: Mapping[int, torch.Tensor]
 ) -> torch.Tensor:
     if node.op == "acc":
-        return _matmul(tensors["a"].to(e.dtype), tensors["b"].to(e.dtype))
+        a, b = tensors["a"], tensors["b"]
+        return _matmul(a.to(e.dtype), b.to(e.dtype)) if e.product is None else e.product(a, b).to(e.dtype)
     if node.op == "operand":
         return _load(e, program.operand(str(node.attr("name"))), tensors)
     args = []

@@ -1,5 +1,5 @@
 """What test files of several folders share, importable by name: `authoring_support`, `kept_support`,
-`launch_support`, and `tuning_support` with its backends.
+`launch_support`, `triton_programs`, and `tuning_support` with its backends.
 
 Tests are no packages (`--import-mode=importlib`), so the folders of these modules are put on the path here, once.
 Property tests draw the same examples in every run, so that a failure can be repeated.
@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import os
 import signal
 import sys
 from pathlib import Path
 
 import pytest
 
-SHARED = ("agent/authoring", "agent/keeping", "coda/backends/finishing", "coda/tuning")
+SHARED = ("agent/authoring", "agent/keeping", "coda/backends/finishing", "coda/backends/triton", "coda/tuning")
 
 sys.path[:0] = [str(Path(__file__).parent / folder) for folder in SHARED]
 
@@ -29,6 +30,17 @@ if importlib.util.find_spec("hypothesis") is not None:  # not where only the GPU
 
     settings.register_profile("repeatable", derandomize=True)
     settings.load_profile("repeatable")
+
+
+@pytest.fixture
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No variable of ours, and all folders of the user below tmp_path."""
+    for name in list(os.environ):
+        if name.startswith("CODA_"):
+            monkeypatch.delenv(name)
+    for kind in ("CONFIG", "STATE", "DATA", "CACHE"):
+        monkeypatch.setenv(f"XDG_{kind}_HOME", str(tmp_path / kind.lower()))
+    return tmp_path
 
 
 @pytest.fixture

@@ -45,20 +45,17 @@ COMMANDS = (
 
 
 @pytest.fixture(autouse=True)
-def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def places(own_folders: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """All folders of the user below tmp_path, no variable of ours, a working folder of its own, no kernels of the checkout."""
-    for name in list(os.environ):
-        if name.startswith("CODA_") or name in ("ANTHROPIC_API_KEY", "NO_COLOR", "FORCE_COLOR"):
-            monkeypatch.delenv(name)
-    for kind in ("CONFIG", "STATE", "DATA", "CACHE"):
-        monkeypatch.setenv(f"XDG_{kind}_HOME", str(tmp_path / kind.lower()))
-    shelf = tmp_path / "checkout" / "authored_kernels"
+    for name in ("ANTHROPIC_API_KEY", "NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    shelf = own_folders / "checkout" / "authored_kernels"
     shelf.mkdir(parents=True)
     monkeypatch.setattr(authored_kernels, "FOLDER", shelf)
-    work = tmp_path / "work"
+    work = own_folders / "work"
     work.mkdir()
     monkeypatch.chdir(work)
-    return tmp_path
+    return own_folders
 
 
 class FakeBench:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +22,15 @@ pytestmark = pytest.mark.null
 
 
 @pytest.fixture(autouse=True)
-def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def shelf(own_folders: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """All folders of the user below tmp_path, no variable of ours, the checkout's kernels in a folder of the test."""
-    for name in list(os.environ):
-        if name.startswith("CODA_") or name in ("NO_COLOR", "FORCE_COLOR"):
-            monkeypatch.delenv(name)
-    for kind in ("CONFIG", "STATE", "DATA", "CACHE"):
-        monkeypatch.setenv(f"XDG_{kind}_HOME", str(tmp_path / kind.lower()))
-    folder = tmp_path / "authored_kernels"
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    folder = own_folders / "authored_kernels"
     folder.mkdir()
     monkeypatch.setattr(authored_kernels, "FOLDER", folder)
     monkeypatch.setattr(measured, "of_example", lambda digest: Measurements())
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(own_folders)
     return folder
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -23,15 +22,12 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(autouse=True)
-def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def places(own_folders: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """All folders of the user below tmp_path, no variable of ours."""
-    for name in list(os.environ):
-        if name.startswith("CODA_") or name in ("ANTHROPIC_API_KEY", "TRITON_INTERPRET"):
-            monkeypatch.delenv(name)
-    for kind in ("CONFIG", "STATE", "DATA", "CACHE"):
-        monkeypatch.setenv(f"XDG_{kind}_HOME", str(tmp_path / kind.lower()))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    for name in ("ANTHROPIC_API_KEY", "TRITON_INTERPRET"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(own_folders)
+    return own_folders
 
 
 @pytest.mark.timeout(240)

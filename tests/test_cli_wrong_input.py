@@ -4,7 +4,6 @@ near names where there are some, no traceback, and the same in a document."""
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +20,14 @@ pytestmark = pytest.mark.null
 
 
 @pytest.fixture(autouse=True)
-def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def places(own_folders: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Folders of the test's own, one kept kernel, files of every wrong kind, and a judge that must not be asked."""
-    for name in list(os.environ):
-        if name.startswith("CODA_"):
-            monkeypatch.delenv(name)
-    for kind in ("CONFIG", "STATE", "DATA", "CACHE"):
-        monkeypatch.setenv(f"XDG_{kind}_HOME", str(tmp_path / kind.lower()))
-    shelf = tmp_path / "kept"
+    shelf = own_folders / "kept"
     shelf.mkdir()
     monkeypatch.setattr(authored_kernels, "FOLDER", shelf)
     support.keep_one(shelf)
-    (tmp_path / "good.py").write_text(examples_curated.source("rms_scale"))
-    (tmp_path / "file").write_text("")
+    (own_folders / "good.py").write_text(examples_curated.source("rms_scale"))
+    (own_folders / "file").write_text("")
     for name, text in {
         "broken": "{",
         "list": "[1]",
@@ -41,14 +35,14 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "unknown": '{"tile_q": 64}',
         "warps": '{"warps": 3}',
     }.items():
-        (tmp_path / f"{name}.json").write_text(text)
-    monkeypatch.chdir(tmp_path)
+        (own_folders / f"{name}.json").write_text(text)
+    monkeypatch.chdir(own_folders)
 
     def never(*_: Any, **__: Any) -> None:
         raise AssertionError("nothing may be judged")
 
     monkeypatch.setattr(judging, "judge", never)
-    return tmp_path
+    return own_folders
 
 
 VERIFY = ["verify", "good.py", "--task", "rms_scale"]

@@ -21,17 +21,13 @@ KEY = "sk-ant-5ecre7"
 
 
 @pytest.fixture(autouse=True)
-def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No variable of ours, all platform folders below tmp_path, working folder tmp_path/project."""
-    for name in list(os.environ):
-        if name.startswith("CODA_") or name == "ANTHROPIC_API_KEY":
-            monkeypatch.delenv(name)
-    for kind in ("CONFIG", "STATE", "DATA", "CACHE"):
-        monkeypatch.setenv(f"XDG_{kind}_HOME", str(tmp_path / kind.lower()))
-    project = tmp_path / "project"
+def places(own_folders: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No variable of ours, all platform folders below tmp_path, working folder own_folders/project."""
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    project = own_folders / "project"
     project.mkdir()
     monkeypatch.chdir(project)
-    return tmp_path
+    return own_folders
 
 
 def user_file(places: Path, text: str) -> Path:

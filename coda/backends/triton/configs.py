@@ -40,6 +40,7 @@ launching the finisher early behind a persistent kernel (equal; behind a short o
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from coda.backends.triton.tiling import Tiling
@@ -425,14 +426,18 @@ def _few_rows(program: EpilogueProgram, problem: Problem, have: Limits) -> Sched
     """For rows of two tiles: the most slices that run at a time, where the program can have them."""
     if not SLICED[0] < problem.m <= 2 * SLICED[0] or problem.dtype == "float32" or not has_tma(problem.arch):
         return None
-    for schedule in _sliced(problem, have):
-        if (schedule.tile_m, schedule.tile_n) == SLICED and problem.k >= schedule.split_k * LONG_SLICE:
-            try:
-                check(program, problem, schedule, problem.arch)
-            except BadSchedule:
-                continue
-            return schedule
-    return None
+    long = (s for s in _sliced(problem, have) if problem.k >= s.split_k * LONG_SLICE)
+    return next(_valid(program, problem, (s for s in long if (s.tile_m, s.tile_n) == SLICED)), None)
+
+
+def _valid(program: EpilogueProgram, problem: Problem, schedules: Iterable[Schedule]) -> Iterator[Schedule]:
+    """Those that a kernel can have."""
+    for schedule in schedules:
+        try:
+            check(program, problem, schedule, problem.arch)
+        except BadSchedule:
+            continue
+        yield schedule
 
 
 def candidates(program: EpilogueProgram, problem: Problem) -> list[Schedule]:
@@ -455,11 +460,4 @@ def candidates(program: EpilogueProgram, problem: Problem) -> list[Schedule]:
                 base = Schedule("triton", *row[:4], stages, persistent=persistent)
                 found += [dataclasses.replace(base, split=split) for split in (1, 2, 4, 8) if row[1] // split >= 32]
         found += _sliced(problem, have)
-    valid = []
-    for schedule in dict.fromkeys(found):
-        try:
-            check(program, problem, schedule, problem.arch)
-        except BadSchedule:
-            continue
-        valid.append(schedule)
-    return valid
+    return list(_valid(program, problem, dict.fromkeys(found)))

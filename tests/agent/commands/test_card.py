@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,8 @@ pytestmark = pytest.mark.null
 
 
 @pytest.fixture(autouse=True)
-def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in list(os.environ):
-        if name.startswith("CODA_"):
-            monkeypatch.delenv(name)
-    for kind in ("CONFIG", "STATE", "DATA", "CACHE"):
-        monkeypatch.setenv(f"XDG_{kind}_HOME", str(tmp_path / kind.lower()))
-    folder = tmp_path / "authored_kernels"
+def shelf(own_folders: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = own_folders / "authored_kernels"
     folder.mkdir()
     monkeypatch.setattr(authored_kernels, "FOLDER", folder)
     return folder

@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-import pathlib
-import sys
-from types import ModuleType
 from typing import Any
 
 import pytest
+import triton_programs as programs
 
 from coda.errors import BackendError
 
 pytestmark = pytest.mark.interp
-
-
-def sibling(name: str) -> ModuleType:
-    """A helper file beside this one: tests are no package."""
-    spec = importlib.util.spec_from_file_location(f"triton_{name}", pathlib.Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(spec.name, module)
-    spec.loader.exec_module(module)
-    return module
-
-
-programs = sibling("programs")
 
 
 def build(name: str, arch: str, dtype: str, schedule: dict[str, Any] | None) -> list[Any]:

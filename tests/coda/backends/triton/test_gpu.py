@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import os
-import pathlib
-import sys
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+import triton_programs as programs
 
 import coda
 
@@ -20,20 +17,6 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
     pytest.mark.skipif(bool(os.environ.get("TRITON_INTERPRET")), reason="TRITON_INTERPRET is set"),
 ]
-
-
-def sibling(name: str) -> ModuleType:
-    """A helper file beside this one: tests are no package."""
-    spec = importlib.util.spec_from_file_location(f"triton_{name}", pathlib.Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(spec.name, module)
-    spec.loader.exec_module(module)
-    return module
-
-
-programs = sibling("programs")
 
 
 @pytest.mark.parametrize(

@@ -1,38 +1,21 @@
 """The triton backend in Triton's interpreter: every operation, ragged and empty shapes, layouts, schedules.
 
-Each check runs in a child process (see `conftest.py`); the programs and the comparison are in `programs.py`.
+Each check runs in a child process (see `conftest.py`); the programs and the comparison are in `triton_programs.py`.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import pathlib
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+import triton_programs as programs
 
 from coda.errors import BackendError
 
 pytestmark = pytest.mark.interp
 
-
-def sibling(name: str) -> ModuleType:
-    """A helper file beside this one: tests are no package."""
-    spec = importlib.util.spec_from_file_location(f"triton_{name}", pathlib.Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    import sys
-
-    sys.modules.setdefault(spec.name, module)
-    spec.loader.exec_module(module)
-    return module
-
-
-programs = sibling("programs")
 SMALL = {"tile_m": 16, "tile_n": 32, "tile_k": 32, "warps": 4}
 ONE = {**SMALL, "persistent": False, "tma": False}
 

@@ -6,33 +6,17 @@ The same checks on a GPU, with graphs and streams, are in `test_gpu.py`.
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import math
-import pathlib
-import sys
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+import triton_programs as programs
 
 from coda.errors import BackendError
 
 pytestmark = pytest.mark.interp
 
-
-def sibling(name: str) -> ModuleType:
-    """A helper file beside this one: tests are no package."""
-    spec = importlib.util.spec_from_file_location(f"triton_{name}", pathlib.Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(spec.name, module)
-    spec.loader.exec_module(module)
-    return module
-
-
-programs = sibling("programs")
 EPILOGUES = [name for name, case in programs.PROGRAMS.items() if case.kind == "epilogue"]
 SMALL = {"tile_m": 32, "tile_n": 64, "tile_k": 16, "warps": 4, "persistent": False}
 
