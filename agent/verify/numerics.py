@@ -41,6 +41,7 @@ from coda.numerics import Comparison, alike, response, within
 from coda.problem import Schedule
 from coda.stochastic import LAST_BIT, spread
 from coda.testing import as_bytes
+from coda.tuning import Job, build_ahead
 
 from ..records import GateRecord, Status
 from ..task import Dims, Task, lengths
@@ -48,7 +49,7 @@ from . import inputs as draws
 from .algebra import reference
 from .blame import blame, described, trusted
 from .patterns import describe
-from .runner import Buffers, Run, Runner, in_turn
+from .runner import Buffers, Run, Runner, in_turn, problems, submitted
 from .sizes import Rules, bounded, hidden
 from .subject import Subject, load_task
 
@@ -365,6 +366,7 @@ def gate(run: Judgement) -> GateRecord:
     device = "cuda" if health is not None and health.state == "healthy" else "cpu"
     run.gpu = health.device if health is not None and device == "cuda" else None
     wait_s = run.limits.wait_s if device == "cuda" else 0.0
+    built = _built(run, health.arch) if health is not None and device == "cuda" else 0
     payload = run.payload(
         "numerics",
         device=device,
@@ -380,7 +382,22 @@ def gate(run: Judgement) -> GateRecord:
         memory_mb=run.limits.memory_mb,
     )
     record = from_worker("numerics", outcome)
-    return probed(run, record, outcome) if device == "cuda" else record
+    if device == "cpu":
+        return record
+    return probed(run, record.model_copy(update={"evidence": {**record.evidence, "built_ahead": built}}), outcome)
+
+
+def _built(run: Judgement, arch: str | None) -> int:
+    """Compile in parallel what the worker would compile in turn: its cases are many sizes, and seconds each."""
+    assert run.subject is not None
+    found: dict[Job, None] = {}
+    for case in cases(run.task, run.seeds["numerics"], device="cuda"):
+        inputs = draws.blank(run.task, case.dims, case.dtype)
+        if case.strided:
+            inputs = {n: _strided(x) for n, x in inputs.items()}
+        for part, problem in problems(run.subject, inputs, arch):
+            found[Job(part, problem, submitted(run.schedule, part))] = None
+    return build_ahead(list(found), backends=run.options.backends, budget_s=run.limits.numerics_s)
 
 
 def work(payload: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 Runner    (inputs) -> outputs; each program of a plan gets its outputs from the judge's own allocator
 Buffers   such an allocator: poisoned, guarded, and able to say what was written outside
 problems  the Problem of every program of a plan at some inputs, on meta tensors: nothing is computed
-own       an author's schedule, where it is meant for a program on a backend
+own       an author's schedule, where it is meant for a program on a backend; `submitted`: on its own one, for the tuner
 in_turn   a gate's work while no other process of ours uses the GPU
 """
 
@@ -100,6 +100,11 @@ def own(schedule: Schedule | None, backend: str, part: EpilogueProgram) -> Sched
     """The schedule where it applies: it names the backend, and pointwise programs have none."""
     applies = schedule is not None and schedule.backend == backend and part.kind == "epilogue"
     return schedule if applies else None
+
+
+def submitted(schedule: Schedule | None, part: EpilogueProgram) -> tuple[Schedule, ...]:
+    """An author's schedule among a job's, where it is meant for the program."""
+    return () if schedule is None or own(schedule, schedule.backend, part) is None else (schedule,)
 
 
 def in_turn(do: Callable[[], dict[str, Any]], *, wait_s: float) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from coda.tuning import Job, Outcome, tune
 
 from ..task import Dims
 from .inputs import blank
-from .runner import own, problems
+from .runner import problems, submitted
 from .subject import Subject
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def jobs_at(
     """One job per program that runs and per layout of `b` ("row", or "col" as a linear layer's `weight.mT`), each once."""
     found: dict[Job, None] = {}
     for part, problem in problems(subject, blank(subject.task, dims, dtype), arch):
-        extra = () if schedule is None or own(schedule, schedule.backend, part) is None else (schedule,)
+        extra = submitted(schedule, part)
         for layout in weights if part.kind == "epilogue" else weights[:1]:
             found[Job(part, with_b(problem, layout), extra)] = None
     return list(found)

@@ -7,7 +7,7 @@ tensors.py   synthetic tensors of a problem's dtypes, strides and alignments
 jobs.py      what to tune: the programs of a call with their problems
 contest.py   one race: who takes part, what became of each, who won
 search.py    tune: jobs in, outcomes out; builds ahead while it races
-building.py  compile_only: every candidate compiled for a GPU that need not be here
+building.py  compiling without racing: for a GPU that need not be here, or ahead of many calls
 
 A schedule is compiled in a process of its own, checked against the fp64 reference, and only then timed, with the protocol of
 `coda.bench.timing`. What wins is kept by `coda.schedules`, and `coda.tune` reads it; a call never tunes.
@@ -15,8 +15,8 @@ A schedule is compiled in a process of its own, checked against the fp64 referen
 
 from __future__ import annotations
 
-from coda.tuning.building import Built, compile_only
+from coda.tuning.building import Built, build_ahead, compile_only
 from coda.tuning.jobs import Job, jobs
 from coda.tuning.search import Limits, Outcome, Progress, Protocol, tune
 
-__all__ = ["Built", "Job", "Limits", "Outcome", "Progress", "Protocol", "compile_only", "jobs", "tune"]
+__all__ = ["Built", "Job", "Limits", "Outcome", "Progress", "Protocol", "build_ahead", "compile_only", "jobs", "tune"]

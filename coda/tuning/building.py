@@ -1,14 +1,17 @@
-"""Every candidate compiled for a GPU that need not be here.
+"""Compiling without racing, in parallel processes.
 
     compile_only   jobs and an architecture in; registers, spills and shared memory of each candidate out
     Built          one of them
+    build_ahead    what jobs will run on the GPU that is here, so that their calls find it on disk
 
-It needs no GPU, measures nothing and keeps nothing: it shows what a program's candidates cost, and that they compile.
+The first needs no GPU and keeps nothing: it shows what a program's candidates cost, and that they compile. The second keeps
+what compilers keep, and says nothing: whatever does not compile shows in the call that needs it.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -20,7 +23,7 @@ from coda.tuning import steps
 from coda.tuning.contest import OF_ERRORS, contestants
 from coda.tuning.crew import Answer, Crew
 from coda.tuning.jobs import Job
-from coda.tuning.search import builders
+from coda.tuning.search import builders, request_of
 
 SECONDS = 330.0
 """Of one candidate: what the slowest backend allows its own compiler, and the start of a process."""
@@ -79,6 +82,28 @@ def compile_only(
         while len(found) < len(wanted):
             crew.pump(1.0)
     return [found[at] for at in range(len(wanted))]
+
+
+def build_ahead(
+    jobs: Sequence[Job], *, backends: Sequence[str] = (), workers: int | None = None, budget_s: float = SECONDS
+) -> int:
+    """Compile what every backend would run for each job, untuned, and its submitted schedules, into the compilers' own caches:
+    how many kernels were built. Whoever builds one kernel after the other in a single process is quicker after it."""
+    wanted = dict.fromkeys(
+        (job, c.schedule)
+        for job in jobs
+        for c in contestants(
+            job, [s.backend for s in standings(job.program, job.problem, backends) if s.backend], None, 1
+        )
+        if c.status != "refused"
+    )
+    until, answers = time.monotonic() + budget_s, list[Answer]()
+    with Crew(min(len(wanted), workers if workers is not None else builders(jobs))) as crew:
+        for job, schedule in wanted:
+            crew.submit({**request_of(job, "build"), "schedule": schedule.to_dict()}, SECONDS, answers.append)
+        while len(answers) < len(wanted) and time.monotonic() < until:
+            crew.pump(max(0.0, min(1.0, until - time.monotonic())))
+    return sum(a.kind == "value" for a in answers)
 
 
 def _at(jobs: Sequence[Job], arch: str) -> list[Job]:

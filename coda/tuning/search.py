@@ -134,6 +134,13 @@ def builders(jobs: Sequence[Job]) -> int:
     return count
 
 
+def request_of(job: Job, step: str) -> dict[str, Any]:
+    """What a child must know to do a step for a job; which schedule is not in it."""
+    request = {"step": step, "modules": dict(registry.MODULES), "device": _device(job)}
+    about = steps.request_of(job.program, job.problem) if step in ("build", "setup") else {}
+    return {**request, **about}
+
+
 @dataclass(frozen=True)
 class _How:
     backends: tuple[str, ...]
@@ -196,9 +203,7 @@ class _Run:
         return names <= set(known.backends) and all(s in raced for s in submitted)
 
     def _request(self, step: str, at: int | None = None) -> dict[str, Any]:
-        request = {"step": step, "modules": dict(registry.MODULES), "device": _device(self.job)}
-        if step in ("build", "setup"):
-            request |= steps.request_of(self.job.program, self.job.problem)
+        request = request_of(self.job, step)
         if at is not None:
             assert self.contest is not None
             request |= {"name": str(at), "schedule": self.contest.all[at].schedule.to_dict()}

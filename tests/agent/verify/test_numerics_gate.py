@@ -25,6 +25,7 @@ from agent.verify.worker import GpuHealth, WorkerOutcome
 from coda import env
 from coda.backends import registry
 from coda.bench.timing import gpu_lock
+from coda.problem import Schedule
 
 pytestmark = pytest.mark.interp
 
@@ -168,7 +169,10 @@ def test_a_gpu_is_used_by_one_gate_at_a_time(monkeypatch: pytest.MonkeyPatch, tm
 
 
 @pytest.mark.parametrize(("state", "waits"), [("healthy", 7.0), ("no GPU", 0.0)])
-def test_waiting_for_the_gpu_takes_nothing_from_the_time_of_the_gate(state: Any, waits: float) -> None:
+def test_waiting_for_the_gpu_takes_nothing_from_the_time_of_the_gate(
+    state: Any, waits: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(numerics, "build_ahead", lambda jobs, **options: 0)
     asked: list[dict[str, Any]] = []
 
     def call(function: str, payload: dict[str, Any], **limits: Any) -> WorkerOutcome:
@@ -179,11 +183,38 @@ def test_waiting_for_the_gpu_takes_nothing_from_the_time_of_the_gate(state: Any,
     health = GpuHealth(state=state, reason="told", device="X", seconds=0.1)
     limits = Limits(numerics_s=100, bench_s=200, wait_s=7)
     run = Run(exploits.HONEST, SWIGLU, Options(), limits, {"numerics": 1, "bench": 2}, health=health, call=call)
+    run.subject = subject()
     assert numerics.gate(run).status is Status.PASS
     assert (asked[0]["timeout_s"], asked[0]["wait_s"]) == (100 + waits, waits)
     if state == "healthy":
         assert bench.gate(run).status is Status.PASS
         assert (asked[1]["timeout_s"], asked[1]["wait_s"]) == (207, 7)
+
+
+def test_on_a_gpu_every_kernel_of_the_cases_is_built_before_the_worker_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[Any] = []
+    told: list[WorkerOutcome] = []
+
+    def call(function: str, payload: dict[str, Any], **limits: Any) -> WorkerOutcome:
+        told.append(WorkerOutcome(status="PASS", result={"status": "PASS", "reason": "", "evidence": {}}, seconds=1.0))
+        return told[-1]
+
+    def build_ahead(jobs: list[Any], **options: Any) -> int:
+        assert not told
+        built.extend(jobs)
+        return len(jobs)
+
+    monkeypatch.setattr(numerics, "build_ahead", build_ahead)
+    health = GpuHealth(state="healthy", reason="told", device="X", seconds=0.1, arch="sm_90")
+    run = Run(exploits.HONEST, SWIGLU, Options(), Limits(), {"numerics": 5}, health=health, call=call)
+    run.subject = subject()
+    run.schedule = Schedule("triton", tile_m=128)
+    record = numerics.gate(run)
+    found = {(j.problem.m, j.problem.dtype, dict(j.problem.tensors)["b"].layout) for j in built}
+    wanted = {(c.dims["M"], c.dtype, "col" if c.strided else "row") for c in cases(SWIGLU, 5, device="cuda")}
+    assert found == wanted
+    assert record.evidence["built_ahead"] == len(built) == len(set(built))
+    assert all(j.problem.arch == "sm_90" and j.extra == (run.schedule,) for j in built)
 
 
 def test_time_is_bounded() -> None:

@@ -26,7 +26,7 @@ from coda.plan import Plan
 from coda.primitives import ColVector, RowVector, row_sum
 from coda.problem import Problem, Schedule, TensorSpec
 from coda.schedules import Candidate
-from coda.tuning import Job, Limits, Protocol, compile_only, jobs, steps, tune
+from coda.tuning import Job, Limits, Protocol, build_ahead, compile_only, jobs, steps, tune
 from coda.tuning import tensors as synthetic
 from coda.tuning.contest import Contest
 from coda.tuning.crew import Answer, Crew
@@ -534,6 +534,20 @@ def test_compile_only_says_why_a_backend_is_left_out(monkeypatch):
     (found,) = compile_only([job()], "sm_20", backends=("triton",), workers=1)
     assert (found.status, found.schedule.backend) == ("refused", "triton")
     assert "no such architecture" in found.reason
+
+
+def test_build_ahead_compiles_what_an_untuned_call_runs_and_what_was_submitted(monkeypatch):
+    offers(monkeypatch, FAST)
+    given = [job(), job(m=64), Job(plus.program, problem(), extra=(schedule(fake_backend.REFUSED), schedule(FAST)))]
+    assert build_ahead(given, backends=("fake",), workers=2) == 4  # two defaults, the third job's own, one submitted
+    assert build_ahead([job()], backends=("tritone",), workers=1) == 0
+
+
+def test_build_ahead_waits_no_longer_than_it_may(monkeypatch):
+    hanging = Job(plus.program, problem(), extra=(schedule(fake_backend.HANGS_BUILDING),))
+    started = time.monotonic()
+    assert build_ahead([hanging], backends=("fake",), workers=2, budget_s=2.0) <= 1
+    assert time.monotonic() - started < START
 
 
 # the crew -------------------------------------------------------------------------------------------------------------
