@@ -99,6 +99,12 @@ def author(
         str | None,
         typer.Option(metavar="RUN", help="Go on with a run; what was paid for is reused. Default: a new run."),
     ] = None,
+    improve: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KERNEL", help="Start from a kept kernel and what was measured of it. Default: from nothing."
+        ),
+    ] = None,
     show_own: Annotated[bool, typer.Option("--show-own-example", help="Withhold no example; recorded.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the first prompt and its token estimate; ask nobody.")
@@ -126,6 +132,7 @@ def author(
         into=into,
         name=name,
         resume=resume,
+        improve=improve,
         show_own=show_own,
         dry_run=dry_run,
         events=events,

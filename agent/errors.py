@@ -221,6 +221,12 @@ class RunMismatch(UsageError):
     code = "run-mismatch"
 
 
+class CannotImprove(UsageError):
+    """A kept kernel that a run of this task cannot start from."""
+
+    code = "cannot-improve"
+
+
 class RunLocked(AgentError):
     """Another process works on this run."""
 

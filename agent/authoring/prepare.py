@@ -1,7 +1,7 @@
 """Everything before the first token: the prompt of a task, and the run folder that it is recorded in.
 
     Prompt    prefix, task part and what was shown, without any round's history
-    prepare   the prompt of a task, from the curated bank
+    prepare   the prompt of a task, from the curated bank; with a kept kernel where that is to be made faster
     new_run   a run folder for it
 
 Neighbours: `loop.author` takes both. `--dry-run` needs `prepare` alone: `prompt.request([], 1)` is the first request.
@@ -10,12 +10,18 @@ Neighbours: `loop.author` takes both. `--dry-run` needs `prepare` alone: `prompt
 from __future__ import annotations
 
 import datetime
+import json
 import pathlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import examples_curated
+
+from ..errors import CannotImprove
+from ..keeping.measured import of_kernel
+from ..keeping.shelves import Kept
 from ..llm.protocol import Request
-from ..prompting import bank
+from ..prompting import bank, outcome
 from ..prompting import prompt as prompting
 from ..records import Environment
 from ..runs import store
@@ -35,6 +41,8 @@ class Prompt:
     model: str
     max_tokens: int
     effort: Effort | None
+    improves: str | None = None
+    """The kept kernel that the run starts from, as the person named it."""
 
     def request(self, exchanges: Sequence[prompting.Exchange], call: int, *, plainly: bool = False) -> Request:
         """The request of one model call."""
@@ -59,13 +67,38 @@ def prepare(
     examples: tuple[bank.Example, ...] | None = None,
     budget: int = EXAMPLE_TOKENS,
     show_own: bool = False,
+    improve: Kept | None = None,
+    goal: float | None = None,
 ) -> Prompt:
-    """The prompt of a task, from the curated bank unless `examples` are given."""
+    """The prompt of a task, from the curated bank unless `examples` are given. `goal` is told where there is a kernel to `improve`.
+
+    Raises `CannotImprove` where that kernel is of another task, was not measured, or is one that the task withholds.
+    """
     known = bank.examples() if examples is None else examples
     interface = bank.interface_of(task, known)
     shown = bank.choose(task.id, known, budget=budget, show_own=show_own, interface=interface)
     system, text = prompting.system_text(shown.examples), prompting.task_text(task)
-    return Prompt(task, shown, system, text, model, max_tokens, effort)
+    if improve is not None:
+        text += f"\n{_start(task, improve, goal, show_own)}"
+    return Prompt(task, shown, system, text, model, max_tokens, effort, improve.handle if improve is not None else None)
+
+
+def _start(task: Task, kept: Kept, goal: float | None, show_own: bool) -> str:
+    """What is said of the kernel that the run starts from."""
+    if kept.task != task.id:
+        raise CannotImprove(
+            f"{kept.id!r} is a kernel of {kept.task!r}, not of {task.id!r}", hint="name one of the task"
+        )
+    digest = str(kept.provenance.get("program_digest", ""))
+    if not show_own and any(examples_curated.load(e).program.digest == digest for e in examples_curated.catalog()):
+        hint = "--show-own-example shows it all the same; recorded"
+        raise CannotImprove(f"{kept.id!r} is the same program as a curated example, which is withheld", hint=hint)
+    found = of_kernel(kept, None, digest).records
+    if not found:
+        hint = f"measure it first, on a GPU: coda-agent bench {kept.id} --keep"
+        raise CannotImprove(f"nothing was measured of {kept.id!r}, so there is nothing to go by", hint=hint)
+    latest = {json.dumps([dict(r.dims), r.dtype, r.environment.get("gpu", "")]): r for r in found}
+    return prompting.improve_text(kept.source, outcome.measured(tuple(latest.values()), goal))
 
 
 def new_run(
@@ -89,6 +122,7 @@ def new_run(
         model=prompt.model if named else None,
         limits=limits.model_dump(mode="json"),
         goal=goal,
+        improves=prompt.improves,
         prompt_version=prompting.version(),
         system_sha256=prompting.sha256(prompt.system),
         examples=prompt.shown.ids,

@@ -10,6 +10,7 @@ Neighbours: `judging` and `catalogue` have the other commands, `agent.authoring`
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shlex
 import sys
@@ -45,6 +46,7 @@ from .terminal import Answer, Exit, Failure, OutputLost, Terminal, json_text, wr
 
 if TYPE_CHECKING:
     from ..authoring.prepare import Prompt
+    from ..keeping.shelves import Kept
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ class Asked:
     into: Path | None = None
     name: str | None = None
     resume: str | None = None
+    improve: str | None = None
+    """A kept kernel to start from. A run that goes on knows its own."""
     show_own: bool = False
     dry_run: bool = False
     events: bool = False
@@ -74,6 +78,10 @@ def author(terminal: Terminal, asked: Asked, flags: Mapping[str, Any]) -> Answer
         raise UsageError(
             "--events and --json exclude each other", hint="the last line of --events is the document of --json"
         )
+    if asked.improve is not None and asked.resume is not None:
+        raise UsageError(
+            "--improve and --resume exclude each other", hint="a run goes on from the kernel that it began with"
+        )
     _check_name(asked.name)
     settings = terminal.settings(**flags)
     card = find(asked.task) if asked.task is not None else None
@@ -83,6 +91,7 @@ def author(terminal: Terminal, asked: Asked, flags: Mapping[str, Any]) -> Answer
     if info is not None and settings.llm is None:
         settings = terminal.settings(**{**flags, "llm": info.llm})
     limits = _limits(settings)
+    asked = _improving(asked, info)
     if asked.dry_run:
         return _dry_run(card, settings, asked)
     llm = from_settings(settings, task_id=card.id, time_s=limits.time_s, announce=terminal.say)
@@ -100,6 +109,8 @@ def author(terminal: Terminal, asked: Asked, flags: Mapping[str, Any]) -> Answer
         effort=settings.effort,
         budget=settings.example_tokens,
         show_own=asked.show_own,
+        improve=_start(asked, settings),
+        goal=asked.goal if info is None else info.goal,
     )
     if folder is None:
         run = new_run(
@@ -153,6 +164,23 @@ def _task_of(info: store.RunInfo | None, card: Card | None) -> Card:
     if card is not None and card.id != info.task:
         raise RunMismatch(f"the run {info.id!r} is of task {info.task!r}, not {card.id!r}", hint="start a new run")
     return card or find(info.task)
+
+
+def _improving(asked: Asked, info: store.RunInfo | None) -> Asked:
+    """With the kernel of the run that goes on; a run that improves one goes on to the floor unless told otherwise."""
+    if info is not None:
+        return dataclasses.replace(asked, improve=info.improves)
+    goal = 1.0 if asked.improve is not None and asked.goal is None else asked.goal
+    return dataclasses.replace(asked, goal=goal)
+
+
+def _start(asked: Asked, settings: Settings) -> Kept | None:
+    """The kernel that the run starts from. Raises `UnknownSubject` or `KernelDamaged`."""
+    if asked.improve is None:
+        return None
+    from ..keeping import shelves
+
+    return shelves.find(asked.improve, folders=shelves.shelves(settings), runs=settings.runs_dir)
 
 
 def _check_name(name: str | None) -> None:
@@ -211,6 +239,8 @@ def _dry_run(card: Card, settings: Settings, asked: Asked) -> Answer:
         effort=settings.effort,
         budget=settings.example_tokens,
         show_own=asked.show_own,
+        improve=_start(asked, settings),
+        goal=asked.goal,
     )
     request: Request = prompt.request([], 1)
     tokens = estimate_tokens(request)
@@ -236,7 +266,8 @@ def _dry_run(card: Card, settings: Settings, asked: Asked) -> Answer:
         yield request.task
         yield f"first request: at most {tokens} tokens in, {settings.max_tokens} out, {render.money(most)}; nothing was sent"
 
-    return Answer(data, show, next=f"coda-agent author {card.id}")
+    start = f" --improve {shlex.quote(asked.improve)}" if asked.improve is not None else ""
+    return Answer(data, show, next=f"coda-agent author {card.id}{start}")
 
 
 def _lint(terminal: Terminal, task: Task, settings: Settings) -> None:

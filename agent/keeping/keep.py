@@ -62,6 +62,8 @@ class Provenance(Record):
     usage: Usage
     """Tokens of the run until then."""
     cost_usd: float | None
+    improves: str | None = None
+    """The kept kernel that the run started from, as the person named it."""
     seeds_commitment: str
     """SHA-256 over the judge's seeds, which are in verdict.json."""
     rationale: str = ""

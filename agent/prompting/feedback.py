@@ -60,6 +60,10 @@ class Timing(Record):
     peers: tuple[tuple[str, float], ...]
     """Name and microseconds, fastest first."""
     verdict: str = ""
+    backends: tuple[tuple[str, float], ...] = ()
+    """The kernel on each backend, with its tile, and microseconds; fastest first."""
+    empty: tuple[tuple[str, float], ...] = ()
+    """What the same GEMM takes without the epilogue: on the tiles of each backend, and from the vendor."""
 
     @property
     def floor_fraction(self) -> float | None:

@@ -1,6 +1,7 @@
 """A verdict as feedback for its author, and as a figure for the loop.
 
     refused, passed    what may be told of a verdict
+    measured           the same of a kernel that was kept, from its records
     floor_fraction     how near it comes to the speed that no kernel can beat
 
 Evidence is read key by key (an allow list): `agent.verify.feedback` words static findings and the classes of wrong values, the error
@@ -13,12 +14,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from coda.bench import empty
 from coda.bench.record import BenchRecord
 
-from ..records import GateRecord, Verdict
+from ..records import GateRecord, Status, Verdict
 from ..verify.feedback import digest
 from .feedback import Passed, Refused, Timing
 
@@ -59,11 +61,17 @@ def refused(attempt: int, verdict: Verdict) -> Refused:
 
 def passed(attempt: int, verdict: Verdict, goal: float | None) -> Passed:
     """The feedback of a pass."""
-    records = _records(verdict)
+    return measured(_records(verdict), goal, attempt=attempt, status=verdict.status)
+
+
+def measured(
+    records: Sequence[BenchRecord], goal: float | None, *, attempt: int = 0, status: Status = Status.PASS
+) -> Passed:
+    """The feedback of a right kernel with these records; attempt 0 was made before the run."""
     schedules = {**records[0].of(records[0].kernel).config} if records else {}
     return Passed(
         attempt=attempt,
-        status=verdict.status,
+        status=status,
         timings=tuple(map(_timing, records)),
         goal=goal,
         schedule=tuple((str(name), json.dumps(value, sort_keys=True)) for name, value in sorted(schedules.items())),
@@ -132,11 +140,24 @@ def _records(verdict: Verdict) -> list[BenchRecord]:
 
 
 def _timing(record: BenchRecord) -> Timing:
-    peers = {c.peer: record.of(c.peer).median * 1e6 for c in record.compared}
+    peers = {c.peer: record.of(c.variant or c.peer).median * 1e6 for c in record.compared}
+    mine = {f"{m.name}{_tile(m.config)}": m.median * 1e6 for m in record.measured if m.author == "candidate"}
+    ceilings = {empty.label(m.name): m.name for m in record.measured} | {"cublas": "cublas"}
+    bare = {ceilings[m.name]: m.median * 1e6 for m in record.measured if m.name in ceilings}
     return Timing(
         shape=" ".join(f"{name}={length}" for name, length in record.dims.items()),
         us=record.of(record.kernel).median * 1e6,
         floor_us=record.floor.seconds * 1e6,
         peers=tuple(sorted(peers.items(), key=lambda item: item[1])),
         verdict=record.best_peer.word if record.best_peer else "",
+        backends=tuple(sorted(mine.items(), key=lambda item: item[1])),
+        empty=tuple(sorted(bare.items(), key=lambda item: item[1])),
     )
+
+
+def _tile(config: Mapping[str, Any]) -> str:
+    """Of the only program of a kernel."""
+    (schedule,) = config.values() if len(config) == 1 else ({},)
+    if not isinstance(schedule, Mapping) or "tile_m" not in schedule:
+        return ""
+    return f" {schedule['tile_m']}×{schedule['tile_n']}{' ping-pong' if schedule.get('pingpong') else ''}"

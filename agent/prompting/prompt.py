@@ -2,6 +2,7 @@
 
     system_text     guide and examples: the stable prefix, byte-identical in all rounds of a run
     task_text       what to compute, and the interface to keep
+    improve_text    after it: a kept kernel to be made faster, with what was measured of it
     turns           earlier replies and the feedback on them
     request         all of it as one `Request`
 
@@ -32,7 +33,7 @@ from ..settings import Effort
 from ..task import Input, Result, Task, lengths
 from ..verify.vocabulary import BUILTINS
 from .bank import Example
-from .feedback import Feedback, Refused, UnusableReply
+from .feedback import Feedback, Passed, Refused, UnusableReply
 from .frame import frame
 from .quoting import fenced, quote
 from .vocabulary import primitive_classes, schedule_fields
@@ -86,6 +87,11 @@ def task_text(task: Task) -> str:
         linear=" and ".join(f"`{name}`" for name in gradient.linear) if gradient else "",
         upstream=gradient.upstream if gradient else "",
     )
+
+
+def improve_text(source: str, feedback: Passed) -> str:
+    """Where a run does not start from nothing: the same in all its rounds."""
+    return _render("improve.md.j2", source=_cut(source, MAX_SOURCE).rstrip("\n"), f=feedback)
 
 
 def turns(exchanges: Sequence[Exchange]) -> tuple[Message, ...]:
@@ -328,8 +334,13 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.globals["quote"] = quote
+    found.globals |= {"quote": quote, "fenced": fenced, "spelled": _spelled}
     return found
+
+
+def _spelled(times: Sequence[tuple[str, float]]) -> str:
+    """Names with their microseconds in one cell."""
+    return ", ".join(f"{name} {us:.1f}" for name, us in times) or "-"
 
 
 def _render(template: str, **values: Any) -> str:

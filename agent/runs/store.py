@@ -59,6 +59,8 @@ class RunInfo(Record):
     """The model that is asked for; None where the provider decides. Replies say who answered."""
     limits: dict[str, JsonValue]
     goal: float | None = None
+    improves: str | None = None
+    """The kept kernel that it starts from, as the person named it."""
     prompt_version: str
     system_sha256: str
     """Of the stable prefix."""

@@ -51,9 +51,8 @@ def test_swiglu_backward_is_authored_from_its_recording(
     document = played("swiglu backward", tmp_path, monkeypatch)
     recorded = json.loads((BUNDLED / "swiglu_backward" / "recording.json").read_text(encoding="utf-8"))
     drift = [w for w in document["warnings"] if "drift" in w]
-    assert bool(drift) == (recorded["prompt_version"] != prompting.version()), (
-        "record it again, or say what it answered"
-    )
+    older = recorded["prompt_version"] != prompting.version()  # whose first prompt may be the same
+    assert older or not drift, "record it again, or say what it answered"
     gates = {g["name"]: g for g in document["data"]["gates"]}
     assert [name for name, g in gates.items() if g["status"] != "PASS"] == ["bench"]
     assert gates["bench"]["reason"]
