@@ -93,11 +93,12 @@ def _start(task: Task, kept: Kept, goal: float | None, show_own: bool) -> str:
     if not show_own and any(examples_curated.load(e).program.digest == digest for e in examples_curated.catalog()):
         hint = "--show-own-example shows it all the same; recorded"
         raise CannotImprove(f"{kept.id!r} is the same program as a curated example, which is withheld", hint=hint)
-    found = of_kernel(kept, None, digest).records
-    if not found:
+    found = of_kernel(kept, None, digest)
+    if not found.records:
+        why = f": {'; '.join(found.set_aside)}"[:400] if found.set_aside else ""
         hint = f"measure it first, on a GPU: coda-agent bench {kept.id} --keep"
-        raise CannotImprove(f"nothing was measured of {kept.id!r}, so there is nothing to go by", hint=hint)
-    latest = {json.dumps([dict(r.dims), r.dtype, r.environment.get("gpu", "")]): r for r in found}
+        raise CannotImprove(f"nothing was measured of {kept.id!r}, so there is nothing to go by{why}", hint=hint)
+    latest = {json.dumps([dict(r.dims), r.dtype, r.environment.get("gpu", "")]): r for r in found.records}
     return prompting.improve_text(kept.source, outcome.measured(tuple(latest.values()), goal))
 
 

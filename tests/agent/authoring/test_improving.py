@@ -1,0 +1,114 @@
+"""Runs that start from a kept kernel: what the model reads of it, what is recorded, and what cannot be started from."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import shutil
+from typing import Any
+
+import authoring_support as support
+import kept_support
+import pytest
+
+import authored_kernels
+from agent.commands import author as command
+from agent.commands.author import Asked
+from agent.commands.terminal import Terminal
+from agent.errors import CannotImprove, UsageError
+from agent.keeping import shelves
+from agent.keeping.shelves import Kept
+from agent.runs import store
+
+pytestmark = pytest.mark.null
+
+
+@pytest.fixture
+def kept(tmp_path: pathlib.Path) -> Kept:
+    """A kernel of the task, kept by a run and measured: quack's best configuration beats it."""
+    first = support.author(tmp_path / "first", [support.reply("PASS")])
+    assert first.summary.kept is not None
+    found = shelves.read(pathlib.Path(first.summary.kept.path))
+    record = kept_support.bench_record(
+        found.provenance["program_digest"], us=100.0, peers={"compile": 120.0, "cublas": 90.0}
+    )
+    quack = {
+        **record["measured"][1],
+        "name": "quack[128x128 c21]",
+        "peer": "quack",
+        "median": 95e-6,
+        "low": 94e-6,
+        "high": 96e-6,
+    }
+    record["measured"].append(quack)
+    compared = {"peer": "quack", "variant": quack["name"], "ratio": 1.05, "low": 1.04, "high": 1.06, "word": "slower"}
+    record["compared"].append(compared)
+    record["measured"][0] |= {
+        "author": "candidate",
+        "config": {"kernel": {"tile_m": 128, "tile_n": 256, "pingpong": True}},
+    }
+    bare = {**record["measured"][2], "name": "triton, empty epilogue", "author": "project"}
+    record["measured"].append(bare)
+    kept_support.add_bench(found, record)
+    return found
+
+
+def test_the_model_reads_the_kernel_and_what_was_measured_of_it(tmp_path: pathlib.Path, kept: Kept) -> None:
+    done = support.author(tmp_path, [support.reply("PASS 0.97", program="second")], improve=kept, goal=0.95)
+    asked = done.llm.history[0]
+    assert kept.source.rstrip() in asked.task
+    row = "| M=4096 N=4096 K=4096 | 100.0 | triton 128×256 ping-pong 100.0 | cublas 90.0, triton 90.0 | 80.0 | 80 % | quack 95.0 µs | slower |"
+    assert row in asked.task
+    assert "The goal is 95 % of the floor's speed." in asked.task
+    assert done.summary.goal_met
+    assert done.run.info.improves == kept.id
+    assert done.summary.kept is not None
+    assert json.loads(pathlib.Path(done.summary.kept.path, "provenance.json").read_text())["improves"] == kept.id
+
+
+def test_feedback_of_a_later_round_has_the_same_table(tmp_path: pathlib.Path, kept: Kept) -> None:
+    replies = [support.reply("PASS 0.8", program="second"), support.reply("PASS 0.97", note="again", program="second")]
+    done = support.author(tmp_path, replies, improve=kept, goal=0.95)
+    assert "Attempt 1 is right" in done.feedback[0]
+    assert "| shape | yours (µs) | by backend | without the epilogue |" in done.feedback[0]
+    assert done.llm.history[0].task == done.llm.history[1].task
+
+
+def test_what_cannot_be_started_from(tmp_path: pathlib.Path, kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    script: list[Any] = [support.reply("PASS")]
+    elsewhere = kept_support.keep_one(tmp_path / "other")
+    with pytest.raises(CannotImprove, match="is a kernel of 'rms_scale', not of 'demo_scale'"):
+        support.author(tmp_path, script, improve=elsewhere)
+    shutil.rmtree(kept.folder / "bench")
+    with pytest.raises(CannotImprove, match="nothing was measured of 'demo_scale/scripted'"):
+        support.author(tmp_path, script, improve=kept)
+    digest = kept.provenance["program_digest"]
+    monkeypatch.setattr("examples_curated.catalog", lambda: ("twin",))
+    monkeypatch.setattr(
+        "examples_curated.load", lambda name: type("Twin", (), {"program": type("P", (), {"digest": digest})})
+    )
+    with pytest.raises(CannotImprove, match="same program as a curated example, which is withheld"):
+        support.author(tmp_path, script, improve=kept)
+
+
+def test_the_command_goes_on_to_the_floor_and_again_from_the_same_kernel(own_folders: pathlib.Path) -> None:
+    wanted = Asked("swiglu_backward", improve="swiglu_backward/claude")
+    assert command._improving(wanted, None).goal == 1.0
+    assert command._improving(Asked("swiglu_backward"), None).goal is None
+    assert command._improving(Asked("swiglu_backward", goal=0.9, improve="x"), None).goal == 0.9
+    info = store.RunInfo.model_construct(improves="swiglu_backward/claude", goal=0.9)
+    assert command._improving(Asked(None, resume="run"), info).improve == "swiglu_backward/claude"
+    with pytest.raises(UsageError, match="--improve and --resume exclude each other"):
+        command.author(Terminal("author"), Asked("swiglu_backward", improve="x", resume="y"), {})
+
+
+def test_every_kept_kernel_that_was_measured_can_be_started_from(own_folders: pathlib.Path) -> None:
+    """A dry run over those in the checkout, peers with several configurations included."""
+    known = [e for e in authored_kernels.catalog() if (e.path / "bench").is_dir()]
+    assert known
+    for entry in known[:6]:
+        answer = command.author(
+            Terminal("author"), Asked(entry.task, improve=entry.id, dry_run=True, show_own=True), {"llm": "folder:box"}
+        )
+        assert "Where to start" in answer.data["task_text"]
+        assert answer.next == f"coda-agent author {entry.task} --improve {entry.id}"
