@@ -1,0 +1,305 @@
+"""A Llama-style layer without its attention, shifted by half: from one attention's output to the next one's queries, keys, values.
+
+    Shape      lengths of such a layer
+    Reference  what everybody writes in PyTorch: the definition, and the baseline
+    Layer      the same from fused kernels, forward and backward: the same parameters, gate and up interleaved
+    rope       cosines and sines of a head's pairs, for `Reference`; frequencies, of every pair of columns, for `Layer`
+
+Computes, for a residual stream x0 (M, D) and an attention output y0 (M, A), with N(x) = x·rsqrt(mean x² + eps)·gain:
+
+    x1 = x0 + y0 @ out^T        [g|u] = N(x1) @ gate_up^T        x2 = x1 + (silu(g)·u) @ down^T        qkv = R(N(x2) @ qkv^T)
+
+R turns each adjacent pair of columns of q and k, not of v. Returned are x2 and qkv. The rewrites are those of the bank's
+kernels: the scale of a norm waits for the GEMM behind it (`residual_rms`, `rms_swiglu`), and what a norm's backward sums over a
+row is summed one GEMM earlier (`swiglu_backward`, `rope_backward`; arXiv 2605.19269). Forward is 4 GEMMs, backward 8: 3 with
+an epilogue, 5 plain ones, which are torch's.
+
+Saved for backward are x1, x2, the rotated qkv, the pre-activations and two numbers per row, beside inputs and weights. Neither the
+gained norms nor the activation is: `rms_backward` and `swiglu_backward` compute them again in passing, as operands of the weight
+gradients. Angles are positions times frequencies, in registers: a table as wide as qkv, which `rms_rope` reads, would be as large
+as qkv itself; a frequency of 0 lets v through.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+import coda
+import examples_curated
+from coda.errors import DTypeUnsupported, ShapeMismatch
+from coda.layout import interleave_gate_up, split_gate_up
+from coda.primitives import ColVector, RowVector, cos, pair, sin, unpair
+
+WEIGHTS = ("out", "gate_up", "down", "qkv")
+GAINS = ("mlp_gain", "qkv_gain")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Lengths of a layer. Heads of queries share heads of keys and values where there are more of them."""
+
+    width: int
+    """D, of the residual stream."""
+    ffn: int
+    """F, of gate, of up, and of their product."""
+    heads: int
+    kv_heads: int
+    head: int = 128
+    """Columns of a head; even."""
+    base: float = 10000.0
+    """Of the frequencies: pair i of a head turns by base^(-2i/head) per position."""
+    eps: float = 1e-6
+
+    @property
+    def attention(self) -> int:
+        """A, the columns of an attention's output."""
+        return self.heads * self.head
+
+    @property
+    def turned(self) -> int:
+        """Columns of q and k together, which come first."""
+        return (self.heads + self.kv_heads) * self.head
+
+    @property
+    def parameters(self) -> dict[str, tuple[int, ...]]:
+        """Every parameter's shape by name: weights as (out, in)."""
+        return {
+            "out": (self.width, self.attention),
+            "gate_up": (2 * self.ffn, self.width),
+            "down": (self.width, self.ffn),
+            "qkv": (self.turned + self.kv_heads * self.head, self.width),
+            "mlp_gain": (self.width,),
+            "qkv_gain": (self.width,),
+        }
+
+    def check(self) -> None:
+        """Raises `ShapeMismatch` for lengths that no layer has."""
+        lengths = (self.width, self.ffn, self.heads, self.kv_heads, self.head)
+        if min(lengths) < 1 or self.head % 2 or self.heads % self.kv_heads:
+            raise ShapeMismatch(
+                "a layer's lengths",
+                got=f"width {self.width}, ffn {self.ffn}, heads {self.heads}, kv_heads {self.kv_heads}, head {self.head}",
+                expected="all above 0, head even, heads a multiple of kv_heads",
+            )
+
+
+# angles -----------------------------------------------------------------------------------------------------------------
+
+
+def _head(shape: Shape, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Frequencies of one head's pairs (head/2,), computed in fp64; fp32, or fp64 beside fp64."""
+    pairs = torch.arange(shape.head // 2, dtype=torch.float64, device=device)
+    return (shape.base ** (-2 * pairs / shape.head)).to(torch.float64 if dtype == torch.float64 else torch.float32)
+
+
+def rope(shape: Shape, position: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosines and sines (M, head/2) of a head's pairs at integer positions (M,), for matrices of `dtype`."""
+    angle = position[:, None] * _head(shape, position.device, dtype)
+    return angle.cos(), angle.sin()
+
+
+@functools.lru_cache(maxsize=16)
+def frequencies(shape: Shape, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """One per pair of qkv's columns; 0 for those of v."""
+    with torch.inference_mode(False):  # kept for calls that save it for backward too
+        turning = _head(shape, device, dtype).repeat(shape.heads + shape.kv_heads)
+        return torch.cat([turning, turning.new_zeros(shape.kv_heads * shape.head // 2)])
+
+
+# plain PyTorch ----------------------------------------------------------------------------------------------------------
+
+
+class _Parameters(nn.Module):
+    """Four weights and two gains."""
+
+    out: nn.Parameter  # (D, A)
+    gate_up: nn.Parameter  # (2F, D)
+    down: nn.Parameter  # (D, F)
+    qkv: nn.Parameter  # (A + 2·kv, D)
+    mlp_gain: nn.Parameter  # (D,)
+    qkv_gain: nn.Parameter  # (D,)
+
+    def __init__(
+        self, shape: Shape, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> None:
+        shape.check()
+        super().__init__()
+        self.shape = shape
+        for name, lengths in shape.parameters.items():
+            x = torch.ones(lengths, device=device, dtype=dtype)
+            if name in WEIGHTS:
+                nn.init.normal_(x, std=lengths[1] ** -0.5)
+            self.register_parameter(name, nn.Parameter(x))
+
+
+class Reference(_Parameters):
+    """As it is written without fused kernels. `gate_up` has all gates first, then all ups."""
+
+    def forward(
+        self,
+        x0: Tensor,  # (M, D)
+        y0: Tensor,  # (M, A)
+        cos: Tensor,  # (M, head/2)
+        sin: Tensor,  # (M, head/2)
+    ) -> tuple[Tensor, Tensor]:
+        """x2 (M, D) and qkv (M, A + 2·kv), q and k rotated."""
+        shape = self.shape
+        x1 = x0 + F.linear(y0, self.out)
+        gate, up = F.linear(F.rms_norm(x1, (shape.width,), self.mlp_gain, shape.eps), self.gate_up).chunk(2, dim=-1)
+        x2 = x1 + F.linear(F.silu(gate) * up, self.down)
+        qkv = F.linear(F.rms_norm(x2, (shape.width,), self.qkv_gain, shape.eps), self.qkv)
+        even, odd = qkv[:, : shape.turned].view(len(qkv), -1, shape.head // 2, 2).unbind(-1)
+        c, s = cos[:, None], sin[:, None]  # fp32 beside 16 bits: so is the rotation
+        turned = torch.stack([even * c - odd * s, even * s + odd * c], -1).flatten(1).to(qkv.dtype)
+        return x2, torch.cat([turned, qkv[:, shape.turned :]], 1)
+
+
+# fused ------------------------------------------------------------------------------------------------------------------
+
+
+@coda.epilogue
+def rms_rope_positions(  # type: ignore[no-untyped-def]
+    acc,  # (M, N)
+    rstd: ColVector,  # type: ignore[valid-type]  # (M,)
+    position: ColVector(dtype="int"),  # type: ignore[valid-type]  # (M,)
+    frequency: RowVector(width=0.5),  # type: ignore[valid-type]  # (N/2,)
+):
+    """The scaled product with each adjacent pair of columns turned by position times frequency."""
+    angle = position * frequency
+    c, s = cos(angle), sin(angle)
+    even, odd = unpair(acc * rstd)
+    return {"rotated": pair(even * c - odd * s, even * s + odd * c)}
+
+
+residual_rms: Any = examples_curated.load("residual_rms")
+rms_swiglu: Any = examples_curated.load("rms_swiglu")
+swiglu_backward: Any = examples_curated.load("swiglu_backward")
+rms_backward: Any = examples_curated.load("rms_backward")
+rope_backward: Any = examples_curated.load("rope_backward")
+
+
+class _Fused(torch.autograd.Function):
+    """What is not needed any more is dropped at once: a layer's peak of memory is in here."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x0: Tensor,  # (M, D)
+        y0: Tensor,  # (M, A)
+        out: Tensor,  # (D, A)
+        gate_up: Tensor,  # (2F, D), interleaved
+        down: Tensor,  # (D, F)
+        qkv: Tensor,  # (N, D)
+        mlp_gain: Tensor,  # (D,)
+        qkv_gain: Tensor,  # (D,)
+        position: Tensor,  # (M,), int
+        frequency: Tensor,  # (N/2,)
+        eps: float,
+        backend: str | None,
+    ) -> tuple[Tensor, Tensor]:
+        x1, h, rstd1 = residual_rms(y0, out.mT, residual=x0, gamma=mlp_gain, eps=eps, backend=backend)
+        z, h = rms_swiglu(h, gate_up.mT, rstd=rstd1, backend=backend)
+        x2, h, rstd2 = residual_rms(h, down.mT, residual=x1, gamma=qkv_gain, eps=eps, backend=backend)
+        (rotated,) = rms_rope_positions(h, qkv.mT, rstd=rstd2, position=position, frequency=frequency, backend=backend)
+        ctx.save_for_backward(
+            y0, out, gate_up, down, qkv, mlp_gain, qkv_gain, position, frequency, x1, rstd1, z, x2, rstd2, rotated
+        )
+        ctx.backend = backend
+        return x2, rotated
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dx2: Tensor, dqkv: Tensor) -> tuple[Tensor | None, ...]:
+        y0, out, gate_up, down, qkv, mlp_gain, qkv_gain, position, frequency, *made = ctx.saved_tensors
+        x1, rstd1, z, x2, rstd2, rotated = made
+        backend, width = ctx.backend, x2.shape[1]
+        dz, zdz = rope_backward(dqkv, rotated, position=position, frequency=frequency, backend=backend)
+        dx, normed, d_qkv_gain = rms_backward(
+            dz, qkv, h=x2, gamma=qkv_gain, rstd=rstd2, s=zdz / width, dres=dx2, backend=backend
+        )
+        d_qkv = dz.mT @ normed
+        del dz, normed
+        dz, h, zdz = swiglu_backward(dx, down, z=z, backend=backend)
+        d_down = dx.mT @ h
+        del h
+        dx, normed, d_mlp_gain = rms_backward(
+            dz, gate_up, h=x1, gamma=mlp_gain, rstd=rstd1, s=zdz / width, dres=dx, backend=backend
+        )
+        d_gate_up = dz.mT @ normed
+        del dz, normed
+        weights = (dx.mT @ y0, d_gate_up, d_down, d_qkv)
+        gains = (d_mlp_gain.to(mlp_gain.dtype), d_qkv_gain.to(qkv_gain.dtype))
+        return dx, dx @ out, *weights, *gains, None, None, None, None
+
+
+class Layer(_Parameters):
+    """The same from fused kernels. `gate_up` has gate k in row 2k and up k in row 2k + 1.
+
+    `backend` is that of every kernel's call: None lets each choose, and takes PyTorch on a CPU. A call raises `ShapeMismatch`,
+    `DTypeUnsupported` or what a kernel's call raises.
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        backend: str | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(shape, device=device, dtype=dtype)
+        self.backend = backend
+
+    @classmethod
+    def from_reference(cls, reference: Reference, *, backend: str | None = None) -> Self:
+        """With copies of its parameters, on the same device."""
+        layer = cls(reference.shape, backend=backend, device="meta")
+        layer.load_state_dict(
+            {n: interleave_gate_up(x) if n == "gate_up" else x.clone() for n, x in reference.state_dict().items()},
+            assign=True,
+        )
+        return layer
+
+    @staticmethod
+    def for_reference(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Parameters or their gradients by name, in the layout of `Reference`."""
+        return {n: split_gate_up(x) if n == "gate_up" else x for n, x in tensors.items()}
+
+    def forward(
+        self,
+        x0: Tensor,  # (M, D)
+        y0: Tensor,  # (M, A)
+        position: Tensor,  # (M,), int
+    ) -> tuple[Tensor, Tensor]:
+        """x2 (M, D) and qkv (M, A + 2·kv), q and k rotated."""
+        shape, parameters = self.shape, [getattr(self, name) for name in (*WEIGHTS, *GAINS)]
+        self._check(x0, y0, position)
+        turn = frequencies(shape, x0.device, x0.dtype)
+        run: Any = _Fused.apply
+        found: tuple[Tensor, Tensor] = run(x0, y0, *parameters, position, turn, shape.eps, self.backend)
+        return found
+
+    def _check(self, x0: Tensor, y0: Tensor, position: Tensor) -> None:
+        """By the names that a caller knows; the kernels would name their own operands."""
+        rows = x0.shape[0] if x0.ndim else 0
+        wanted = {
+            "x0": (x0, (rows, self.shape.width)),
+            "y0": (y0, (rows, self.shape.attention)),
+            "position": (position, (rows,)),
+        }
+        for name, (x, expected) in wanted.items():
+            if tuple(x.shape) != expected:
+                raise ShapeMismatch(f"layer: {name}", got=tuple(x.shape), expected=expected)
+        if position.is_floating_point():
+            raise DTypeUnsupported("layer: position", got=position.dtype, expected="an integer dtype")
+        for name, x in {"y0": y0, **dict(self.named_parameters())}.items():
+            if x.dtype != x0.dtype:
+                raise DTypeUnsupported(f"layer: {name}", got=x.dtype, expected=f"{x0.dtype}, as x0 has")

@@ -1,0 +1,181 @@
+"""The Llama layer as mathematics: outputs and every gradient equal plain PyTorch's in fp64, whatever the lengths."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import examples_curated
+from coda import numerics
+from coda.errors import CodaError, DTypeUnsupported, ShapeMismatch
+from coda.testing import unchanged
+from examples_curated.layers import llama
+
+pytestmark = pytest.mark.interp
+
+SMALL = llama.Shape(width=48, ffn=40, heads=4, kv_heads=2, head=8)
+SHAPES = {
+    "grouped heads, attention narrower than the stream": SMALL,
+    "as many heads of keys as of queries": llama.Shape(width=32, ffn=56, heads=4, kv_heads=4, head=8),
+    "one head, odd lengths elsewhere": llama.Shape(width=7, ffn=5, heads=1, kv_heads=1, head=6, base=500.0),
+}
+
+
+def drawn(shape: llama.Shape, tokens: int, seed: int = 0) -> tuple[llama.Reference, list[Tensor], Tensor]:
+    """A layer with gains that are not 1, its inputs, and positions that start again in the middle."""
+    torch.manual_seed(seed)
+    reference = llama.Reference(shape, dtype=torch.float64)
+    with torch.no_grad():
+        for name in llama.GAINS:
+            getattr(reference, name).normal_(1, 0.3)
+    inputs = [torch.randn(tokens, n, dtype=torch.float64, requires_grad=True) for n in (shape.width, shape.attention)]
+    return reference, inputs, torch.arange(tokens) % max(1, tokens // 2 + 1) + 3
+
+
+def results(module: Any, inputs: list[Tensor], *rope: Tensor, given: list[Tensor]) -> dict[str, Tensor]:
+    """Outputs and gradients by name, those of a `Layer` in the layout of `Reference`."""
+    outputs = module(*inputs, *rope)
+    names = ["x0", "y0", *(n for n, _ in module.named_parameters())]
+    found = torch.autograd.grad(outputs, [*inputs, *module.parameters()], given)
+    gradients = dict(zip(names, found, strict=True))
+    if isinstance(module, llama.Layer):
+        gradients = module.for_reference(gradients)
+    return {"x2": outputs[0].detach(), "qkv": outputs[1].detach(), **{f"d {n}": x for n, x in gradients.items()}}
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 37, 130])
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
+def test_outputs_and_all_gradients_are_those_of_plain_pytorch(shape: llama.Shape, tokens: int) -> None:
+    reference, inputs, position = drawn(shape, tokens)
+    layer = llama.Layer.from_reference(reference)
+    given = [torch.randn(tokens, n, dtype=torch.float64) for n in (shape.width, shape.parameters["qkv"][0])]
+    with unchanged([*inputs, *layer.parameters(), *given]):
+        found = results(layer, inputs, position, given=given)
+    expected = results(reference, inputs, *llama.rope(shape, position, torch.float64), given=given)
+    assert len(expected) == 10
+    for name, value in expected.items():
+        assert numerics.exact(found[name], value).ok, name
+
+
+def test_gradients_are_those_of_finite_differences() -> None:
+    shape = llama.Shape(width=6, ffn=5, heads=2, kv_heads=1, head=4)
+    reference, inputs, position = drawn(shape, 3)
+    layer = llama.Layer.from_reference(reference)
+
+    def call(x0: Tensor, y0: Tensor, *parameters: Tensor) -> Any:
+        names = [n for n, _ in layer.named_parameters()]
+        return torch.func.functional_call(layer, dict(zip(names, parameters, strict=True)), (x0, y0, position))
+
+    assert torch.autograd.gradcheck(call, [*inputs, *layer.parameters()])
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_gradient_may_arrive_for_one_output_alone(which: int) -> None:
+    reference, inputs, position = drawn(SMALL, 9)
+    layer = llama.Layer.from_reference(reference)
+    expected = torch.autograd.grad(reference(*inputs, *llama.rope(SMALL, position, torch.float64))[which].sum(), inputs)
+    found = torch.autograd.grad(layer(*inputs, position)[which].sum(), inputs)
+    assert all(numerics.exact(a, b).ok for a, b in zip(found, expected, strict=True))
+
+
+def test_it_trains_as_a_module_does() -> None:
+    reference, inputs, position = drawn(SMALL, 9)
+    layer = llama.Layer.from_reference(reference)
+    for module, rope in ((layer, (position,)), (reference, llama.rope(SMALL, position, torch.float64))):
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        for _ in range(2):
+            optimizer.zero_grad()
+            sum(x.square().mean() for x in module(*inputs, *rope)).backward()
+            optimizer.step()
+    trained = layer.for_reference(layer.state_dict())
+    assert all(numerics.exact(trained[n], x).ok for n, x in reference.state_dict().items())
+
+
+def test_neither_gained_norms_nor_the_activation_are_kept() -> None:
+    """Of M = 61 rows: x1, x2, qkv and twice the width of the activation, beside y0, and four numbers."""
+    reference, inputs, position = drawn(SMALL, 61)
+    layer, kept = llama.Layer.from_reference(reference), dict[int, Tensor]()
+
+    def keep(x: Tensor) -> Tensor:
+        kept[x.data_ptr()] = x
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        layer(*inputs, position)
+    columns = sorted(x.shape[1] for x in kept.values() if x.ndim == 2 and x.shape[0] == 61)
+    assert columns == sorted((SMALL.width, SMALL.width, SMALL.attention, 2 * SMALL.ffn, SMALL.parameters["qkv"][0]))
+    vectors = [x for x in kept.values() if x.shape == (61,) and x.is_floating_point()]
+    assert len(vectors) == 2
+
+
+def test_values_keep_their_columns_and_fp32_runs_too() -> None:
+    torch.manual_seed(0)
+    reference = llama.Reference(SMALL)
+    layer = llama.Layer.from_reference(reference, backend="reference")
+    x0, y0, position = torch.randn(5, 48), torch.randn(5, 32), torch.arange(5)
+    x2, qkv = layer(x0, y0, position)
+    plain = reference(x0, y0, *llama.rope(SMALL, position, torch.float32))
+    for found, expected in zip((x2, qkv), plain, strict=True):
+        assert found.dtype is torch.float32
+        assert (found - expected).norm().item() < 1e-5 * expected.norm().item()
+    moved = layer(x0, y0, position + 7)[1]
+    assert torch.equal(moved[:, SMALL.turned :], qkv[:, SMALL.turned :])
+    assert not torch.allclose(moved[:, : SMALL.turned], qkv[:, : SMALL.turned])
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        ({"x0": torch.randn(5, 47)}, ShapeMismatch, r"x0: got \(5, 47\), expected \(5, 48\)"),
+        ({"y0": torch.randn(4, 32)}, ShapeMismatch, r"y0: got \(4, 32\), expected \(5, 32\)"),
+        ({"x0": torch.randn(5, 2, 24)}, ShapeMismatch, "x0"),
+        ({"x0": torch.tensor(1.0)}, ShapeMismatch, "x0"),
+        ({"position": torch.arange(4)}, ShapeMismatch, "position"),
+        ({"position": torch.arange(5.0)}, DTypeUnsupported, "position"),
+        (
+            {"y0": torch.randn(5, 32, dtype=torch.float64)},
+            DTypeUnsupported,
+            "y0: got torch.float64, expected torch.float32",
+        ),
+        ({"x0": torch.ones(5, 48, dtype=torch.int64)}, CodaError, "int64"),
+    ],
+)
+def test_what_does_not_fit_is_named(change: dict[str, Tensor], error: type[CodaError], said: str) -> None:
+    given = {"x0": torch.randn(5, 48), "y0": torch.randn(5, 32), "position": torch.arange(5), **change}
+    with pytest.raises(error, match=said):
+        llama.Layer(SMALL)(**given)
+
+
+@pytest.mark.parametrize("lengths", [(48, 40, 4, 3, 8), (48, 40, 4, 2, 7), (0, 40, 4, 2, 8), (48, 40, 4, 0, 8)])
+def test_lengths_that_no_layer_has_are_refused(lengths: tuple[int, ...]) -> None:
+    with pytest.raises(ShapeMismatch, match="a layer's lengths"):
+        llama.Layer(llama.Shape(*lengths))
+
+
+def test_a_layer_is_no_example() -> None:
+    assert "llama" not in examples_curated.catalog()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("tokens", [256, 199])
+def test_on_a_gpu_it_is_as_right_as_plain_pytorch(tokens: int) -> None:
+    shape = llama.Shape(width=256, ffn=344, heads=4, kv_heads=2, head=64)
+    reference, inputs, position = drawn(shape, tokens)
+    reference, position = reference.to("cuda", torch.bfloat16), position.cuda()
+    inputs = [x.detach().to("cuda", torch.bfloat16).requires_grad_() for x in inputs]
+    given = [torch.randn(tokens, n, device="cuda").bfloat16() for n in (shape.width, shape.parameters["qkv"][0])]
+    plain = results(reference, inputs, *llama.rope(shape, position, torch.bfloat16), given=given)
+    fused = results(llama.Layer.from_reference(reference), inputs, position, given=given)
+    exact = results(
+        reference.double(),
+        [x.detach().double().requires_grad_() for x in inputs],
+        *llama.rope(shape, position, torch.float64),
+        given=[x.double() for x in given],
+    )
+    for name, value in exact.items():
+        found = numerics.roughly(fused[name], plain[name], value, working="bfloat16")
+        assert found.ok, (name, found.to_dict())
