@@ -388,6 +388,16 @@ def bench(
     budget: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Start nothing later. Default: no limit.")
     ] = None,
+    layer: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="D:FFN", help="A whole layer of this width instead of kernels; repeatable. Default: none."
+        ),
+    ] = None,
+    tokens: Annotated[int | None, typer.Option(metavar="N", help="With --layer: rows. Default: 16384.")] = None,
+    autotune: Annotated[
+        bool, typer.Option("--autotune", help="With --layer: torch.compile's max-autotune too.")
+    ] = False,
 ) -> Answer:
     """Time kernels against everything people use today, side by side on this GPU."""
     from agent.commands import bench as benching
@@ -409,6 +419,10 @@ def bench(
         parallel=parallel,
         budget_s=budget,
     )
+    if layer or tokens is not None or autotune:
+        from agent.commands import layer as layering
+
+        return layering.bench(terminal, layering.Asked(tuple(layer or ()), tokens, autotune, asked))
     return benching.bench(terminal, asked)
 
 

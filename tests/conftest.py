@@ -1,5 +1,5 @@
 """What test files of several folders share, importable by name: `authoring_support`, `kept_support`,
-`launch_support`, `triton_programs`, and `tuning_support` with its backends.
+`launch_support`, `layer_support`, `triton_programs`, and `tuning_support` with its backends.
 
 Tests are no packages (`--import-mode=importlib`), so the folders of these modules are put on the path here, once.
 Property tests draw the same examples in every run, so that a failure can be repeated.

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.null
 
 ROOT: Any = get_command(cli.app)
 COMMANDS: dict[str, Any] = {"": ROOT, **ROOT.commands}
-NAME = re.compile(r"[A-Z][A-Z_]*(…)?|[A-Z]+\|FILE\.json|[a-z0-9]+(\|[a-z0-9]+)+|MxNxK,…|NAME,…")
+NAME = re.compile(r"[A-Z][A-Z_]*(…)?|[A-Z]+\|FILE\.json|[a-z0-9]+(\|[a-z0-9]+)+|MxNxK,…|NAME,…|D:FFN")
 """A word for a value, the values themselves, or how a list is written."""
 PARAMETERS = [(name, p) for name, command in COMMANDS.items() for p in command.params]
 IDS = [f"{name or 'coda-agent'} {p.opts[0] if p.opts else p.name}" for name, p in PARAMETERS]

@@ -8,6 +8,7 @@
     judging.py     verify lint review promote selftest: what asks the judge or weighs what it found
     tune.py        tune: the fastest schedules here, measured and kept
     bench.py       bench: kernels against every peer on this GPU; measuring for compare --run
+    layer.py       bench --layer: whole layers against PyTorch and their matrix products alone
     bank.py        compare --all, verify --all, collect: over every kernel, and over many runs
     author.py      author replay
     catalogue.py   list show

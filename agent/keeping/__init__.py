@@ -8,6 +8,8 @@ Modules, in the order in which they build on each other:
     scheduled.py    a schedule in few letters, and what a record says of its own
     ratios.py       which record counts, and ratios within a run and between two
     benchmarks.py   sweeps over many kernels: which, at which sizes, what is known already, where records go
+    layers.py       whole layers: a run on this GPU, its record, the table
+    layer_race.py   the process of such a run: contestants, their check against fp64, the race
     results.py      the documents' tables of tasks, and of what was measured of the curated examples
     reviews.py      the record of a review
     packet.py       what a reviewer reads: REVIEW.md and review.html, from templates/

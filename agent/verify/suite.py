@@ -145,7 +145,11 @@ class Machine:
 def machine(options: Options | None = None) -> Machine:
     """Ask a worker, so that this process never touches the GPU. Raises `BenchUnavailable` without one."""
     options = options or Options()
-    outcome = run_worker(WORKER, {"step": "device"}, timeout_s=120, env=_environment(options))
+    return machine_of(run_worker(WORKER, {"step": "device"}, timeout_s=120, env=_environment(options)))
+
+
+def machine_of(outcome: WorkerOutcome) -> Machine:
+    """What a worker answered to the step "device". Raises `BenchUnavailable` where it has no GPU."""
     found = outcome.result or {}
     if not found.get("gpu"):
         why = outcome.error.message if outcome.error else "torch finds no CUDA device"
