@@ -3,6 +3,7 @@
 poisoned    a tensor full of NaN (ints: a marker), so that an element nobody wrote shows
 Guarded     a tensor inside a larger poisoned buffer; `intact()` says whether anything around it was written
 unchanged   a context in which tensors must keep every byte
+on_tensor_cores   a product as the vendor's GEMM accumulates it, for results that kernels are held against
 """
 
 from __future__ import annotations
@@ -47,6 +48,12 @@ def as_bytes(t: torch.Tensor) -> torch.Tensor:
     flat = torch.empty(t.numel(), dtype=t.dtype, device=t.device)
     # a tensor of one element may keep a stride that no view of its bytes can have: copying is the sure way
     return flat.copy_(t.detach().reshape(-1)).view(torch.uint8)
+
+
+def on_tensor_cores(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """fp32 accumulators (M, N) of matrices on a GPU, as cuBLAS makes them. A tensor core drops the low bits of every addition, in
+    one direction, which no product in full precision shows."""
+    return a @ b if a.dtype is torch.float32 else torch.mm(a, b, out_dtype=torch.float32)
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from coda.evaluate import evaluate
 from coda.numerics import response, within
 from coda.problem import Problem, Schedule, TensorSpec
 from coda.program import EpilogueProgram
+from coda.testing import on_tensor_cores
 from coda.tuning import tensors as synthetic
 
 Request = Mapping[str, Any]
@@ -137,16 +138,11 @@ def setup(request: Request) -> dict[str, Any]:
     noise = response(exact, wide, right, seed=request["seed"])
     compute = getattr(torch, problem.compute)
     m, n = problem.m, problem.n
-    product = _vendor_product if device.type == "cuda" and compute is torch.float32 else None
+    product = on_tensor_cores if device.type == "cuda" and compute is torch.float32 else None
     trusted = evaluate(program, inputs, m=m, n=n, dtype=compute, stored_as=problem.dtype, product=product)
     outputs = synthetic.results(program, problem, device)
     _now.append(Subject(program, problem, device, inputs, outputs, right, trusted, noise))
     return {"bytes": synthetic.size(program, problem)}
-
-
-def _vendor_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """fp32 accumulators of 16-bit matrices as cuBLAS makes them."""
-    return a @ b if a.dtype is torch.float32 else torch.mm(a, b, out_dtype=torch.float32)
 
 
 def trial(request: Request) -> dict[str, Any]:

@@ -143,7 +143,7 @@ def test_a_stream_of_its_own_and_a_graph():
     assert max(checks.error(call.tensors[f"out.{n}"], wanted[n]) for n in call.outputs) <= 1.0
 
 
-@pytest.mark.parametrize("kind", ["number", "tensor", "other dtype", "cpu tensor"])
+@pytest.mark.parametrize("kind", ["number", "tensor", "other dtype"])
 def test_scalars(kind):
     case = Case("wide_vectors", *checks.ALIGNED)
     tensors = checks.inputs(case)
@@ -152,12 +152,17 @@ def test_scalars(kind):
         "number": 0.75,
         "tensor": torch.tensor(0.75, device="cuda"),
         "other dtype": torch.tensor(0.75, device="cuda", dtype=torch.bfloat16),
-        "cpu tensor": torch.tensor(0.75),
     }[kind]
     call = checks.bound(case, {**tensors, "eps": 0.75})
     call.tensors["eps"] = value
     BACKEND.launch(BACKEND.compile(case.program, call.problem, case.schedule, None), call.tensors)
     assert all(torch.equal(call.tensors[f"out.{n}"], x) for n, x in expected.items())
+
+
+def test_a_scalar_on_the_cpu_is_refused_before_anything_runs():
+    case = Case("wide_vectors", *checks.ALIGNED)
+    with pytest.raises(errors.DeviceMismatch):
+        checks.bound(case, {**checks.inputs(case), "eps": torch.tensor(0.75)})
 
 
 def test_a_size_beyond_32_bit_offsets():

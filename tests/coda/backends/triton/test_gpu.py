@@ -41,7 +41,7 @@ def test_large(name: str, shape: tuple[int, int, int]) -> None:
 @pytest.mark.parametrize(
     "schedule",
     [
-        {"tile_m": 128, "tile_n": 256, "warps": 8, "split": 1},
+        {"tile_m": 128, "tile_n": 256, "warps": 8, "split": 1, "stages": 2},
         {"tile_m": 128, "tile_n": 256, "warps": 8, "split": 2},
         {"tile_m": 128, "tile_n": 256, "warps": 8, "split": 4},
         {"tile_m": 128, "tile_n": 128, "warps": 4, "persistent": False},
