@@ -205,6 +205,23 @@ def test_whole_rows_in_one_wave_read_a_once():
     assert tune.order(Problem.example(light, m=512, n=4096, k=4096))[0] == "triton"
 
 
+@pytest.mark.parametrize(
+    ("task", "m", "n", "k", "tile"),
+    [
+        ("residual_rms", 4096, 4096, 11008, (128, 256, False)),
+        ("residual_rms", 4096, 4096, 4096, (128, 128, True)),
+        ("residual_rms", 8192, 8192, 8192, (128, 192, True)),  # 256 columns would leave half of the last wave idle
+        ("gelu_backward", 4096, 4096, 11008, (128, 128, True)),
+        ("rms_backward", 4096, 4096, 11008, (128, 128, True)),  # two tiles read, and columns summed
+        ("residual_rms", 512, 4096, 11008, (128, 128, True)),
+    ],
+)
+def test_a_long_product_before_a_light_epilogue_takes_the_widest_tile(task, m, n, k, tile):
+    program = examples_curated.load(task).program
+    chosen = BACKEND.default_schedule(program, Problem.example(program, m=m, n=n, k=k, arch="sm_90"))
+    assert (chosen.tile_m, chosen.tile_n, chosen.pingpong) == tile
+
+
 def test_more_instructions_than_the_product_hides_take_128_columns():
     def busy(acc, z: Tile):
         return {"y": acc * erf(z) * tanh(z) * exp(z) / (1.0 + z * z)}
