@@ -123,6 +123,13 @@ class Problem:
         return cls(m, n, 0 if program.kind == "pointwise" else k, dtype, tuple(sorted(specs.items())), arch)
 
 
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "triton": ("tile_m", "tile_n", "tile_k", "warps", "stages", "group_m", "persistent", "tma", "split", "split_k"),
+    "cutedsl": ("tile_m", "tile_n", "group_m", "cluster_m", "cluster_n", "pingpong"),
+}
+"""Fields of a `Schedule` that a backend knows; it works out the rest."""
+
+
 @dataclass(frozen=True)
 class Schedule:
     """How to run a program. Fields that a backend does not know must keep their default."""
@@ -168,6 +175,18 @@ class Schedule:
                 raise BadSchedule(f"Schedule.{name}", got=repr(getattr(self, name)), expected="true or false")
         if self.warps not in (1, 2, 4, 8, 16):
             raise BadSchedule("Schedule.warps", got=self.warps, expected="1, 2, 4, 8 or 16")
+
+    def check_foreign(self) -> None:
+        """Raise `BadSchedule` where a field that the backend does not know has another value than its default."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name not in ("backend", *CHOICES[self.backend]) and value != field.default:
+                raise BadSchedule(
+                    f"Schedule.{field.name} is not a choice of {self.backend}",
+                    got=value,
+                    expected=f"{field.default}",
+                    hint=f"{self.backend} takes {', '.join(CHOICES[self.backend])}",
+                )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON."""

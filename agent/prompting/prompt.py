@@ -25,6 +25,7 @@ from typing import Any, assert_never
 import jinja2
 
 from coda.primitives.types import WIDTHS
+from coda.problem import CHOICES
 from coda.program import REFUSED_NAMES
 
 from ..llm.protocol import Message, ProblemKind, Reply, Request, clean_text
@@ -68,6 +69,7 @@ def system_text(examples: Sequence[Example]) -> str:
         classes=primitive_classes(),
         mistakes=mistakes(),
         schedule=schedule_fields(),
+        choices=CHOICES,
         examples=[{"id": e.id, "source": e.source if e.source.endswith("\n") else e.source + "\n"} for e in examples],
     )
 

@@ -164,14 +164,7 @@ def check(schedule: Schedule, lowered: Lowered, generation: int) -> None:
 def _check_unknown(schedule: Schedule) -> None:
     if schedule.backend != "cutedsl":
         raise BadSchedule("a schedule of another backend", got=schedule.backend, expected="cutedsl")
-    plain = Schedule(backend="cutedsl")
-    for name in ("tile_k", "warps", "stages", "persistent", "tma", "split", "split_k"):
-        if getattr(schedule, name) != getattr(plain, name):
-            raise BadSchedule(
-                f"Schedule.{name} is not a choice of cutedsl",
-                got=getattr(schedule, name),
-                expected=f"{getattr(plain, name)}",
-            )
+    schedule.check_foreign()
 
 
 def stages(schedule: Schedule, lowered: Lowered, problem: Problem) -> int:

@@ -102,11 +102,7 @@ def check(program: EpilogueProgram, problem: Problem, schedule: Schedule, arch: 
     """Raise `BadSchedule` where no kernel can have this schedule."""
     if schedule.backend != "triton":
         raise BadSchedule("a schedule of another backend", got=schedule.backend, expected="triton")
-    for field in dataclasses.fields(Schedule):
-        if field.name in ("cluster_m", "cluster_n", "pingpong") and getattr(schedule, field.name) != field.default:
-            raise BadSchedule(
-                f"triton: Schedule.{field.name}", got=getattr(schedule, field.name), expected=field.default
-            )
+    schedule.check_foreign()
     anatomy = Tiling(program)
     gemm = program.kind == "epilogue"
     smallest = 16 if gemm else 1
