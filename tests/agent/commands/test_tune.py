@@ -120,7 +120,7 @@ def test_dry_run_tells_programs_of_one_name_apart_and_counts_what_most_leaves() 
     ]["jobs"]
     assert {row["program"] for row in rows} == {"swiglu_backward"}
     assert len({row["digest"] for row in rows}) == len(rows) > 1
-    submitted = {e.digest for e in authored_kernels.catalog() if (e.path / "schedule.json").is_file()}  # raced too
+    submitted = {e.digest[:12] for e in authored_kernels.catalog() if (e.path / "schedule.json").is_file()}  # raced too
     assert all(row["candidates"] == {"triton": 2 + (row["digest"] in submitted)} for row in rows)
 
 
