@@ -27,7 +27,7 @@ from ..files import write_text
 from ..llm.protocol import UNKNOWN_MODEL, Usage
 from ..records import Record, Verdict
 from ..runs import store
-from ..runs.events import Judged, Kept, Repeated, Replied, ReplyUnusable, StopReason
+from ..runs.events import Judged, Repeated, Replied, ReplyUnusable, StopReason
 
 FOLDER = "campaigns"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,79}")
@@ -75,6 +75,8 @@ class Authoring(Record):
     """Shown."""
     withheld: dict[str, str]
     """Not shown -> why."""
+    improves: str | None = None
+    """The kept kernel that the run started from."""
     rounds_allowed: int | None
     rounds: tuple[Round, ...]
     passed: bool
@@ -141,11 +143,12 @@ def of_run(folder: Path, campaign: str = "") -> Authoring:
         system_sha256=run.info.system_sha256,
         examples=run.info.examples,
         withheld=run.info.withheld,
+        improves=run.info.improves,
         rounds_allowed=allowed if isinstance(allowed, int) else None,
         rounds=tuple(_rounds(run)),
         passed=summary.passed,
         stop=summary.stop,
-        kept=next((e.id for e in reversed(run.events) if isinstance(e, Kept)), None),
+        kept=summary.kept.id if summary.kept is not None else None,
         digest=summary.best.digest if summary.best is not None else None,
         lines=code_lines(source.read_text("utf-8", "replace")) if source is not None and source.is_file() else None,
         usage=summary.usage,

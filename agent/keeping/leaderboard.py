@@ -54,7 +54,8 @@ AUTHORED = (
     "lines",
     "same program as",
 )
-"""Columns of the table of authoring runs."""
+"""Columns of the table of authoring runs; `STARTED` too where one of them did not start from nothing."""
+STARTED = "starts from"
 NO_RECORD = "no GPU benchmark of this kernel is recorded"
 SUSPECT = "SUSPECT: shown, but it wins nothing"
 GONE = "the bank has no such task any more"
@@ -371,6 +372,10 @@ def _each(runs: Sequence[Authoring]) -> str:
     return f"each of {len(runs)} tasks" if len(runs) > 1 else f"`{runs[0].task}`"
 
 
+def _start(runs: Sequence[Authoring]) -> str:
+    return " with a kept kernel and its record to improve" if all(run.improves for run in runs) else ""
+
+
 def readme_campaigns(board: Board | None = None) -> str:
     """Markdown: one sentence per campaign."""
     board = board or build()
@@ -380,12 +385,12 @@ def readme_campaigns(board: Board | None = None) -> str:
     found = []
     for name, runs in sorted(groups.items()):
         models = ", ".join(dict.fromkeys(one.model for one in runs))
-        first = sum(one.passed and len(one.rounds) == 1 for one in runs)
+        first = sum(one.first_time for one in runs)
         found.append(
-            f"Campaign {name}: {models}, a fresh context for {_each(runs)}, given nothing but the rendered prompt, the"
+            f"Campaign {name}: {models}, a fresh context for {_each(runs)}, given nothing but the rendered prompt{_start(runs)}, the"
             f" task's own example withheld: {sum(one.passed for one in runs)} passed, {first} in the first round."
         )
-    return "\n".join(found) or "No campaign yet."
+    return " ".join(found) or "No campaign yet."
 
 
 def _sum(tally: Tally) -> str:
@@ -430,14 +435,11 @@ def authored_table(board: Board | None = None) -> str:
         ]
         parts.append("\n".join([*head, *(_campaign(name, runs) for name, runs in sorted(groups.items()))]))
     for name, runs in sorted(groups.items()):
-        head = [
-            f"### {name}\n",
-            "| " + " | ".join(AUTHORED) + " |",
-            "|---" * len(AUTHORED) + "|",
-        ]
+        columns = (*AUTHORED, STARTED) if any(one.improves for one in runs) else AUTHORED
+        head = [f"### {name}\n", "| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
         order = {task_id: at for at, task_id in enumerate(board.cards)}
         runs = sorted(runs, key=lambda a: order.get(a.task, len(order)))
-        parts.append("\n".join([*head, *(_authored(board, one) for one in runs)]))
+        parts.append("\n".join([*head, *(_authored(board, one, columns) for one in runs)]))
     known = {one.kept for one in board.authoring}
     rest = [k for k in board.kernels.values() if k.author != "project" and k.id not in known]
     if rest:
@@ -457,9 +459,9 @@ def _campaign(name: str, runs: Sequence[Authoring]) -> str:
     return "| " + " | ".join(_cell(c) for c in (*cells, tokens or "not reported")) + " |"
 
 
-def _authored(board: Board, one: Authoring) -> str:
+def _authored(board: Board, one: Authoring, columns: Sequence[str]) -> str:
     known = authoring_facts(board, one)
-    return "| " + " | ".join(_cell(known[name]) for name in AUTHORED) + " |"
+    return "| " + " | ".join(_cell(known[name]) for name in columns) + " |"
 
 
 def authoring_facts(board: Board, one: Authoring) -> dict[str, str | int]:
@@ -479,6 +481,7 @@ def authoring_facts(board: Board, one: Authoring) -> dict[str, str | int]:
         "tokens": one.usage.total or "not reported",
         "lines": one.lines if one.lines is not None else "",
         "same program as": same,
+        STARTED: one.improves or "",
     }
 
 
