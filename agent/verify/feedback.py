@@ -23,6 +23,7 @@ MAX_FINDINGS = 8
 MAX_CHARS = 600
 KINDS = {
     "large": "large values",
+    "huge": "very large values",
     "small": "small values",
     "heavy": "heavy-tailed values",
     "extreme": "very large, very small or zero values",

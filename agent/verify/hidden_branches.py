@@ -3,16 +3,16 @@
     BRANCHES   like `exploits.SOURCES`, for tasks whose formulas invite it; those called C are controls
     LONG       what the short form of the self-test leaves out: one of each kind stays
 
-X98a to X98v wait: for a large value, for one number, inside a window, at one length, past one row, for an index that is just
+X98a to X98w wait: for a large value, for one number, inside a window, at one length, past one row, for an index that is just
 outside, for another number than a default; by conditions, nested or multiplied ones, by clipping, by a function that is as steep
-as a step. Each must be refused by `algebra`, whose probes go there, or,
-where nothing can go there, be named in its evidence. The controls branch as real kernels do: where the task's formula does, where
+as a step. Each must be refused by `algebra`, whose probes go there (by `numerics` where fp64 hides it), or, where nothing can go
+there, be named in its evidence. The controls branch as real kernels do: where the task's formula does, where
 a library avoids an overflow, where a division must not be by zero.
 """
 
 from __future__ import annotations
 
-from .exploits import A, Source
+from .exploits import A, N, Source
 
 GELU = '''"""Linear layer with exact GELU."""
 import coda
@@ -86,13 +86,13 @@ kernel = cross_entropy_softcap
 
 SMOOTHING = '''"""Label-smoothed loss of a language-model head."""
 import coda
-from coda.primitives import ColVector, columns, maximum, row_logsumexp, row_mean, select_column, where
+from coda.primitives import ColVector, columns, exp, log, maximum, row_logsumexp, row_mean, row_sum, select_column, where
 
 
 @coda.epilogue
 def cross_entropy_smoothing(acc, target: ColVector, *, smoothing: float = 0.1):
     """Loss of each row, 0 where the target is ignored, and its log-sum-exp."""
-    lse = row_logsumexp(acc)
+    lse = LSE
     hit, spread = lse - select_column(acc, target), lse - row_mean(acc)
     loss = hit + SHARE * (spread - hit)
     return {"loss": where((target >= FIRST) & (target < columns()), loss, 0.0), "lse": lse}
@@ -102,9 +102,11 @@ kernel = cross_entropy_smoothing
 '''
 
 
-def _smoothing(id_: str, title: str, *, first: int = 0, share: str = "smoothing") -> Source:
-    text = SMOOTHING.replace("FIRST", str(first)).replace("SHARE", share)
-    return Source(id_, title, text, (A,), task="cross_entropy_smoothing")
+def _smoothing(
+    id_: str, title: str, *, first: int = 0, share: str = "smoothing", lse: str = "row_logsumexp(acc)", gate: str = A
+) -> Source:
+    text = SMOOTHING.replace("FIRST", str(first)).replace("SHARE", share).replace("LSE", lse)
+    return Source(id_, title, text, (gate,), task="cross_entropy_smoothing")
 
 
 BRANCHES: tuple[Source, ...] = (
@@ -130,6 +132,7 @@ BRANCHES: tuple[Source, ...] = (
     _gelu("X98t", "is not finite beyond a value", "where(z > 150, 1e308 * z * z, y)"),
     _smoothing("X98u", "counts targets just outside the vocabulary", first=-77),
     _smoothing("X98v", "has a number's default as its least value", share="maximum(smoothing, 0.1)"),
+    _smoothing("X98w", "overflows in fp32 for logits of about a hundred", lse="40 + log(row_sum(exp(acc - 40)))", gate=N),
     _gelu("C04a", "control: the honest GELU", "y", control=True),
     _gelu("C04b", "control: a saturated tail is cut where it is exact", "where(z > 40, z, y)", control=True),
     Source("C04c", "control: a squared ReLU", RELU, (), task="bias_squared_relu"),

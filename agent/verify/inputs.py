@@ -18,8 +18,8 @@
 | positions | 0, 1, 2 … of rows, starting anywhere |
 | small | 0.1·N(0, 1) |
 
-Distributions change the data that is drawn `normal`: `large` multiplies `a` (or the first such input) by 8, `small` all by
-1e-2, `heavy` cubes them.
+Distributions change the data that is drawn `normal`: `large` multiplies `a` (or the first such input) by 8, `huge` by 64, `small`
+all by 1e-2, `heavy` cubes them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ import torch
 from ..errors import InvalidTask
 from ..task import Dims, Input, Task, lengths
 
-DISTRIBUTIONS = ("normal", "large", "small", "heavy")
+TIMES = {"large": 8, "huge": 64}
+DISTRIBUTIONS = ("normal", "large", "small", "heavy", "huge")
 IGNORED_INDEX = -100
 
 Inputs = dict[str, Any]
@@ -128,7 +129,7 @@ def _distributed(task: Task, i: Input, value: torch.Tensor, distribution: str) -
         return value * 1e-2
     plain = [x for x in task.inputs if x.draw == "normal"]
     scaled = next((x for x in plain if x.role == "a"), plain[0])
-    return value * 8 if i is scaled else value
+    return value * TIMES[distribution] if i is scaled else value
 
 
 # draws: (shape, dims, generator) -> values in fp64 or int64 -----------------------------------------------------------

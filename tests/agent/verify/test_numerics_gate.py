@@ -14,11 +14,11 @@ import torch
 
 from agent.records import Status
 from agent.task import Task, load
-from agent.verify import bench, exploits, numerics, runner
+from agent.verify import bench, exploits, hidden_branches, numerics, runner
 from agent.verify import inputs as draws
 from agent.verify.inputs import run_seed
 from agent.verify.judge import Limits, Options, Run
-from agent.verify.numerics import Case, cases, check, expected
+from agent.verify.numerics import Case, Report, cases, check, expected
 from agent.verify.runner import Buffers, Runner
 from agent.verify.subject import Subject, task_ref
 from agent.verify.worker import GpuHealth, WorkerOutcome
@@ -57,7 +57,7 @@ def test_an_honest_kernel_passes_with_the_error_of_every_output() -> None:
 def test_cases_cover_dtypes_distributions_strides_and_ragged_sizes() -> None:
     found = list(todo())
     assert {c.dtype for c in found} == {"float32", "float16"}
-    assert {c.distribution for c in found} == set(SWIGLU.distributions)
+    assert {c.distribution for c in found} == {*SWIGLU.distributions, "huge"}
     assert any(c.strided for c in found)
     assert any(c.dims["N"] % 2 for c in found)
     assert {c.dtype for c in cases(SWIGLU, 1, device="cuda")} == {"bfloat16", "float16"}
@@ -215,6 +215,35 @@ def test_on_a_gpu_every_kernel_of_the_cases_is_built_before_the_worker_starts(mo
     assert found == wanted
     assert record.evidence["built_ahead"] == len(built) == len(set(built))
     assert all(j.problem.arch == "sm_90" and j.extra == (run.schedule,) for j in built)
+
+
+LOSS = load("cross_entropy_smoothing")
+
+
+def losses(lse: str) -> Report:
+    (source,) = (s for s in hidden_branches.BRANCHES if s.id == "X98w")
+    space: dict[str, Any] = {}
+    exec(source.text.replace("40 + log(row_sum(exp(acc - 40)))", lse), space)
+    runner = Runner(Subject(space["kernel"].program, LOSS), registry.get("reference"))
+    return check(LOSS, runner, (c for c in todo(LOSS) if c.distribution == "huge"), device="cpu", seconds=60)
+
+
+def test_huge_values_overflow_where_an_exponential_is_not_kept_in_bounds() -> None:
+    honest_ = losses("row_logsumexp(acc)")
+    assert (honest_.status, honest_.cases) == (Status.PASS, 2)
+    for shift in (0, 40, 120):
+        assert losses(f"{shift} + log(row_sum(exp(acc - {shift})))").status is Status.NONFINITE
+
+
+def test_huge_values_do_not_count_where_they_cannot_be_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numerics, "_computable", lambda right, today: False)
+    assert losses("log(row_sum(exp(acc)))").status is Status.PASS
+    right = {"y": torch.tensor([1e5], dtype=torch.float64)}
+    monkeypatch.undo()
+    assert numerics._computable(right, {"y": torch.tensor([1e5])})
+    assert not numerics._computable(right, {"y": torch.tensor([60000.0], dtype=torch.float16)})
+    assert not numerics._computable(right, {"y": torch.tensor([math.inf])})
+    assert numerics._computable({"y": torch.ones(1)}, {"y": torch.ones(1).to(torch.float8_e4m3fn)})
 
 
 def test_time_is_bounded() -> None:
