@@ -176,16 +176,18 @@ class Schedule:
         if self.warps not in (1, 2, 4, 8, 16):
             raise BadSchedule("Schedule.warps", got=self.warps, expected="1, 2, 4, 8 or 16")
 
-    def check_foreign(self) -> None:
-        """Raise `BadSchedule` where a field that the backend does not know has another value than its default."""
+    def check_for(self, backend: str) -> None:
+        """Raise `BadSchedule` where it is another backend's, or says something of a field that its backend does not know."""
+        if self.backend != backend:
+            raise BadSchedule("a schedule of another backend", got=self.backend, expected=backend)
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.name not in ("backend", *CHOICES[self.backend]) and value != field.default:
+            if field.name not in ("backend", *CHOICES[backend]) and value != field.default:
                 raise BadSchedule(
-                    f"Schedule.{field.name} is not a choice of {self.backend}",
+                    f"Schedule.{field.name} is not a choice of {backend}",
                     got=value,
                     expected=f"{field.default}",
-                    hint=f"{self.backend} takes {', '.join(CHOICES[self.backend])}",
+                    hint=f"{backend} takes {', '.join(CHOICES[backend])}",
                 )
 
     def to_dict(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from coda.evaluate import evaluate
 from coda.kernel import from_json
 from coda.plan import Plan
 from coda.primitives import ColVector, RowVector, Scalar, Tile, pair, row_mean, row_sum, rsqrt, sigmoid, store, unpair
+from coda.problem import CHOICES
 from coda.program import EpilogueProgram
 
 pytestmark = pytest.mark.null
@@ -347,6 +349,16 @@ def test_schedules_are_strict():
     for bad in ({"tile_mm": 64}, {"tile_m": "64"}, {"tile_m": 0}, {"warps": 3}, {"tma": 1}):
         with pytest.raises(errors.BadSchedule):
             Schedule.from_dict(bad)
+
+
+def test_every_field_of_a_schedule_is_a_choice_of_some_backend():
+    fields = {f.name for f in dataclasses.fields(Schedule)} - {"backend"}
+    assert set().union(*CHOICES.values()) == fields
+    Schedule("cutedsl", pingpong=True).check_for("cutedsl")
+    with pytest.raises(errors.BadSchedule, match="warps is not a choice of cutedsl: got 4, expected 8"):
+        Schedule("cutedsl", warps=4).check_for("cutedsl")
+    with pytest.raises(errors.BadSchedule, match="another backend: got cutedsl, expected triton"):
+        Schedule("cutedsl").check_for("triton")
 
 
 # plans --------------------------------------------------------------------------------------------------------------

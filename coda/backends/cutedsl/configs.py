@@ -45,7 +45,7 @@ RESERVED = 2 * 1024
 TILE_K = 64
 MIN_STAGES = 2
 
-_CANDIDATES = 3
+_CANDIDATES = 4
 """Raised with every change of `candidates`, of the heuristic, and of the generated function of an element."""
 DEVICE_CODE = hashlib.sha256(
     b"".join(
@@ -115,7 +115,7 @@ def target(arch: str) -> str:
 
 def check(schedule: Schedule, lowered: Lowered, generation: int) -> None:
     """Raise `BadSchedule` for what the mainloop does not take."""
-    _check_unknown(schedule)
+    schedule.check_for("cutedsl")
     m, n = schedule.tile_m, schedule.tile_n
     step = 32 if (lowered.mode == "acc_pair" and lowered.stores) or m == 192 else 16
     if n % step or n > 256:
@@ -159,12 +159,6 @@ def check(schedule: Schedule, lowered: Lowered, generation: int) -> None:
         raise BadSchedule(
             "Schedule: a tile", got=f"{m}×{n}", expected=f"tile_m of {TILES}, at most {MAX_TILE} elements"
         )
-
-
-def _check_unknown(schedule: Schedule) -> None:
-    if schedule.backend != "cutedsl":
-        raise BadSchedule("a schedule of another backend", got=schedule.backend, expected="cutedsl")
-    schedule.check_foreign()
 
 
 def stages(schedule: Schedule, lowered: Lowered, problem: Problem) -> int:

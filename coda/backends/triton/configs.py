@@ -100,9 +100,7 @@ def has_fp8(arch: str | None) -> bool:
 
 def check(program: EpilogueProgram, problem: Problem, schedule: Schedule, arch: str | None) -> None:
     """Raise `BadSchedule` where no kernel can have this schedule."""
-    if schedule.backend != "triton":
-        raise BadSchedule("a schedule of another backend", got=schedule.backend, expected="triton")
-    schedule.check_foreign()
+    schedule.check_for("triton")
     anatomy = Tiling(program)
     gemm = program.kind == "epilogue"
     smallest = 16 if gemm else 1
