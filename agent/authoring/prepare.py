@@ -10,14 +10,15 @@ Neighbours: `loop.author` takes both. `--dry-run` needs `prepare` alone: `prompt
 from __future__ import annotations
 
 import datetime
-import json
 import pathlib
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import examples_curated
 
 from ..errors import CannotImprove
+from ..keeping import ratios
 from ..keeping.measured import of_kernel
 from ..keeping.shelves import Kept
 from ..llm.protocol import Request
@@ -72,7 +73,7 @@ def prepare(
 ) -> Prompt:
     """The prompt of a task, from the curated bank unless `examples` are given. `goal` is told where there is a kernel to `improve`.
 
-    Raises `CannotImprove` where that kernel is of another task, was not measured, or is one that the task withholds.
+    Raises `CannotImprove` where that kernel is of another task, was not kept or not measured, or is one that the task withholds.
     """
     known = bank.examples() if examples is None else examples
     interface = bank.interface_of(task, known)
@@ -89,17 +90,21 @@ def _start(task: Task, kept: Kept, goal: float | None, show_own: bool) -> str:
         raise CannotImprove(
             f"{kept.id!r} is a kernel of {kept.task!r}, not of {task.id!r}", hint="name one of the task"
         )
+    if kept.origin == "run":
+        raise CannotImprove(
+            f"{kept.id!r} is an attempt that was not kept", hint="`coda-agent list kernels` shows those"
+        )
     digest = str(kept.provenance.get("program_digest", ""))
     if not show_own and any(examples_curated.load(e).program.digest == digest for e in examples_curated.catalog()):
         hint = "--show-own-example shows it all the same; recorded"
         raise CannotImprove(f"{kept.id!r} is the same program as a curated example, which is withheld", hint=hint)
     found = of_kernel(kept, None, digest)
-    if not found.records:
+    records = tuple(ratios.newest(found.records).values())
+    if not records:
         why = f": {'; '.join(found.set_aside)}"[:400] if found.set_aside else ""
-        hint = f"measure it first, on a GPU: coda-agent bench {kept.id} --keep"
+        hint = f"measure it first, on a GPU: coda-agent bench {shlex.quote(kept.handle)} --keep"
         raise CannotImprove(f"nothing was measured of {kept.id!r}, so there is nothing to go by{why}", hint=hint)
-    latest = {json.dumps([dict(r.dims), r.dtype, r.environment.get("gpu", "")]): r for r in found.records}
-    return prompting.improve_text(kept.source, outcome.measured(tuple(latest.values()), goal))
+    return prompting.improve_text(kept.source, outcome.measured(records, goal))
 
 
 def new_run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import shutil
@@ -66,6 +67,27 @@ def test_the_model_reads_the_kernel_and_what_was_measured_of_it(tmp_path: pathli
     assert json.loads(pathlib.Path(done.summary.kept.path, "provenance.json").read_text())["improves"] == kept.id
 
 
+def test_of_several_records_of_a_size_the_newest_by_the_default_protocol_is_read(
+    tmp_path: pathlib.Path, kept: Kept
+) -> None:
+    def measured(us: float, when: str, name: str) -> dict[str, Any]:
+        record = kept_support.bench_record(kept.provenance["program_digest"], us=us)
+        return {**record, "measured_at": when, "protocol": {"rounds": 25, "name": name}}
+
+    new, old, other = (
+        measured(*x)
+        for x in (
+            (70.0, "2026-12-02T00:00:00Z", "default"),
+            (60.0, "2026-12-01T00:00:00Z", "default"),
+            (50.0, "2026-12-03T00:00:00Z", "paper"),
+        )
+    )
+    kept_support.add_bench(kept, new, old, other)
+    done = support.author(tmp_path, [support.reply("PASS 0.97", program="second")], improve=kept, goal=0.95)
+    rows = [line for line in done.llm.history[0].task.splitlines() if line.startswith("| M=4096")]
+    assert [row.split(" | ")[1] for row in rows] == ["70.0"]
+
+
 def test_feedback_of_a_later_round_has_the_same_table(tmp_path: pathlib.Path, kept: Kept) -> None:
     replies = [support.reply("PASS 0.8", program="second"), support.reply("PASS 0.97", note="again", program="second")]
     done = support.author(tmp_path, replies, improve=kept, goal=0.95)
@@ -79,9 +101,13 @@ def test_what_cannot_be_started_from(tmp_path: pathlib.Path, kept: Kept, monkeyp
     elsewhere = kept_support.keep_one(tmp_path / "other")
     with pytest.raises(CannotImprove, match="is a kernel of 'rms_scale', not of 'demo_scale'"):
         support.author(tmp_path, script, improve=elsewhere)
+    attempt = dataclasses.replace(kept, origin="run", id="run#1")
+    with pytest.raises(CannotImprove, match="'run#1' is an attempt that was not kept"):
+        support.author(tmp_path, script, improve=attempt)
     shutil.rmtree(kept.folder / "bench")
-    with pytest.raises(CannotImprove, match="nothing was measured of 'demo_scale/scripted'"):
-        support.author(tmp_path, script, improve=kept)
+    with pytest.raises(CannotImprove, match="nothing was measured of 'demo_scale/scripted'") as refused:
+        support.author(tmp_path, script, improve=dataclasses.replace(kept, called="a folder/of mine"))
+    assert str(refused.value.hint).endswith("coda-agent bench 'a folder/of mine' --keep")
     digest = kept.provenance["program_digest"]
     monkeypatch.setattr("examples_curated.catalog", lambda: ("twin",))
     monkeypatch.setattr(
