@@ -91,15 +91,17 @@ def bench(terminal: Terminal, asked: Asked) -> Answer:
         raise FolderUnusable(what, hint="name another place with --out") from error
     if keep:
         layers.readable()
-    found = [layers.measure(one, Options(rounds=asked.of_kernels.rounds), terminal.say) for one in wanted]
-    records = [outcome.record for outcome in found if outcome.record is not None]
-    paths: list[tuple[str, Path]] = []
-    if records:
-        layers.write(out, records)
-        paths.append(("records", out))
-    if keep:
-        paths += [("records", path) for path in layers.keep(records)]
-    return _answer(found, records, paths)
+    found: list[Outcome] = []
+    records: list[LayerRecord] = []
+    paths: dict[Path, None] = {}
+    for one in wanted:
+        found.append(layers.measure(one, Options(rounds=asked.of_kernels.rounds), terminal.say))
+        if (record := found[-1].record) is None:
+            continue
+        records.append(record)
+        layers.write(out, records)  # as they come: a layer takes minutes, and the next one may be interrupted
+        paths |= dict.fromkeys([out, *(layers.keep([record]) if keep else ())])
+    return _answer(found, records, [("records", path) for path in paths])
 
 
 def _usual(terminal: Terminal) -> Path:

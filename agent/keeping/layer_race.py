@@ -114,9 +114,8 @@ def _compiled(found: dict[str, Contestant], modes: Mapping[str, str], programs: 
     absent: dict[str, str] = {}
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         if any(job.problem.arch for job in programs):
-            pool.submit(
-                build_ahead, programs, budget_s=BUILD_S
-            )  # whatever fails there fails in the layer's call, and is seen
+            # its result is not looked at: whatever does not compile there does not in the layer's call, which says so
+            pool.submit(build_ahead, programs, budget_s=BUILD_S)
         for name in modes:
             try:
                 found[name].both()

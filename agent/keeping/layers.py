@@ -32,6 +32,7 @@ from ..records import Record, Status
 from ..verify.suite import Options, machine_of
 from ..verify.worker import WorkerSession
 from .benchmarks import file_of
+from .measured import UNKNOWN
 
 RECORDS = examples_curated.FOLDER / "records" / "layers"
 WORKER = f"{__package__}.layer_race:work"
@@ -53,7 +54,7 @@ class Wanted:
 
     width: int
     ffn: int
-    tokens: int = 16384
+    tokens: int
     autotune: bool = False
     """Whether torch.compile's max-autotune races too, beside its default mode."""
 
@@ -107,7 +108,7 @@ class LayerRecord(Record):
     @property
     def gpu(self) -> str:
         """Where it was measured."""
-        return self.environment.get("gpu", "unknown GPU")
+        return self.environment.get("gpu", UNKNOWN)
 
 
 @dataclass(frozen=True)
@@ -270,12 +271,12 @@ def origin(record: LayerRecord) -> str:
 def page() -> str:
     """Markdown for the page of records: a table for each GPU; empty where nothing has been measured."""
     lines: list[str] = []
-    for path in sorted(RECORDS.glob("*.json")):
-        records = kept(path)
-        lines += ["", "## Whole layers", "", f"{ABOUT} {reading(records)}", "", *_markdown(table(records)), ""]
-        lines += [f"Measured on {origin(records[-1])}."]
-        lines += [f"{name} was not measured: {why}." for r in records for name, why in r.absent.items()] + [""]
-    return "\n".join(lines)
+    for records in filter(None, map(kept, sorted(RECORDS.glob("*.json")))):
+        lines += [] if lines else ["", "## Whole layers", "", ABOUT]
+        lines += ["", *_markdown(table(records)), "", reading(records)]
+        lines += [f"Measured on {how}." for how in dict.fromkeys(map(origin, records))]
+        lines += [f"{name} was not measured: {why}." for r in records for name, why in r.absent.items()]
+    return "\n".join([*lines, ""]) if lines else ""
 
 
 def _markdown(rows: Sequence[Mapping[str, str]]) -> list[str]:

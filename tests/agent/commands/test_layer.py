@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pathlib
 from typing import Any
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 import cli
 from agent.keeping import layers
+from coda.bench.timing import GpuBusy
 
 pytestmark = pytest.mark.null
 
@@ -87,6 +89,24 @@ def test_one_document_and_no_file_in_the_bank(session: type[support.Session], tm
     assert data["data"]["failed"] == [{"layer": "8192:22016", "status": "CRASH", "reason": "it died [SIGSEGV]"}]
     assert data["data"]["records"] == [json.loads(layers.kept(out)[0].model_dump_json())]
     assert not (tmp_path / "layers").exists()
+
+
+def test_what_was_measured_before_another_benchmark_came_is_written(
+    session: type[support.Session], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session.results, free = [support.passed(support.record())], [contextlib.nullcontext()]
+
+    def lock(gpu: str, timeout_s: float) -> Any:
+        if not free:
+            raise GpuBusy("the GPU is in use")
+        return free.pop()
+
+    monkeypatch.setattr(layers, "gpu_lock", lock)
+    out = tmp_path / "layers.json"
+    found = run("--layer", "4096:11008", "--layer", "2048:5632", "--keep", "--out", str(out))
+    assert found.exit_code == 5
+    assert "the GPU is in use" in found.stderr
+    assert layers.kept(out) == layers.kept(tmp_path / "layers" / "nvidia-test.json") == (support.record(),)
 
 
 def test_no_gpu_is_the_same_error_as_for_kernels(session: type[support.Session]) -> None:

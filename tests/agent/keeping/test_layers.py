@@ -21,7 +21,7 @@ from examples_curated.layers import llama
 
 pytestmark = pytest.mark.interp
 
-WANTED = layers.Wanted(4096, 11008)
+WANTED = layers.Wanted(4096, 11008, 16384)
 
 
 @pytest.fixture(autouse=True)
@@ -251,8 +251,10 @@ def test_the_page_has_a_table_for_each_gpu(session: type[support.Session]) -> No
     other = support.record(environment={"gpu": "NVIDIA Other"}, absent={"compile": "failed: x"})
     layers.keep([support.record(), other])
     page = layers.page()
-    assert page.count("## Whole layers") == 2
+    assert page.count("## Whole layers") == 1
     assert page.count("| llama 4096:11008, 16384 tokens |") == 16
     assert "Measured on NVIDIA Test in bfloat16: torch 2, driver 1; cold L2, 25 interleaved rounds" in page
     assert "compile was not measured: failed: x." in page
     assert page.endswith("\n")
+    layers.write(layers.place_of("NVIDIA Other"), [])
+    assert "NVIDIA Other" not in layers.page()
