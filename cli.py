@@ -82,7 +82,7 @@ def author(
         float | None,
         typer.Option(
             metavar="FRACTION",
-            help="Of the physical floor's speed, such as 0.95, to go on for; needs a GPU. Default: a pass will do.",
+            help="Of the physical floor's speed, such as 0.95, to go on for; needs a GPU. Default: a pass will do; with --improve, 1.",
         ),
     ] = None,
     arch: Arch = None,

@@ -101,7 +101,6 @@ def author(terminal: Terminal, asked: Asked, flags: Mapping[str, Any]) -> Answer
     from ..authoring.prepare import new_run, prepare
 
     task = load(card.id)
-    _lint(terminal, task, settings)
     prompt = prepare(
         task,
         model=settings.model,
@@ -112,6 +111,8 @@ def author(terminal: Terminal, asked: Asked, flags: Mapping[str, Any]) -> Answer
         improve=_start(asked, settings),
         goal=asked.goal if info is None else info.goal,
     )
+    # after the prompt: what cannot be improved is refused without waiting for it
+    _lint(terminal, task, settings)
     if folder is None:
         run = new_run(
             settings.runs_dir,

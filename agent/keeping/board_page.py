@@ -17,7 +17,7 @@ from . import charts, duels
 from .absences import absences, reasons
 from .campaigns import Authoring
 from .duels import ALL, SIDE_NAMES, Duel, Row, Side, Tally
-from .leaderboard import Board, authoring_facts
+from .leaderboard import STARTED, Board, authoring_facts
 from .scheduled import LEGEND
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -210,7 +210,7 @@ COLUMNS = (
 )  # fmt: skip
 AUTHORING = (
     "task", "family", "difficulty", "campaign", "model", "prompt", "passed", "rounds", "refused before", "tokens", "lines",
-    "same program as",
+    "same program as", STARTED,
 )  # fmt: skip
 NUMBERS = ("difficulty", "rounds", "tokens", "lines")
 

@@ -128,6 +128,18 @@ def test_the_command_goes_on_to_the_floor_and_again_from_the_same_kernel(own_fol
         command.author(Terminal("author"), Asked("swiglu_backward", improve="x", resume="y"), {})
 
 
+def test_what_cannot_be_started_from_is_refused_before_the_task_is_linted(
+    own_folders: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "_lint", lambda *given: pytest.fail("linted first"))
+    with pytest.raises(CannotImprove, match="is a kernel of 'swiglu_backward', not of 'rms_scale'"):
+        command.author(
+            Terminal("author"),
+            Asked("rms_scale", improve="swiglu_backward/claude"),
+            {"llm": f"folder:{tmp_path / 'box'}"},
+        )
+
+
 def test_every_kept_kernel_that_was_measured_can_be_started_from(own_folders: pathlib.Path) -> None:
     """A dry run over those in the checkout, peers with several configurations included."""
     known = [e for e in authored_kernels.catalog() if (e.path / "bench").is_dir()]
