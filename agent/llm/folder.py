@@ -63,7 +63,8 @@ class FolderLLM:
     """Asks through files and waits for the answer.
 
     Args:
-        folder: Where requests and replies meet; created if missing.
+        folder: Where requests and replies meet; created if missing, in a folder that is there: a mistyped path would be
+            waited for.
         model: Who answers, where `NNN.reply.json` does not say; recorded as "unknown" otherwise.
         deadline_s: Longest wait for one reply; None waits for ever.
         poll_s: How often to look.
@@ -95,7 +96,12 @@ class FolderLLM:
         self._clock = clock
         self._sleep = sleep
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(exist_ok=True)
+        except FileNotFoundError as error:
+            raise ProviderMisused(
+                f"--llm folder:{folder}: there is no folder {str(folder.parent)!r} to make it in",
+                hint="look at the path again, or make that folder",
+            ) from error
         except OSError as error:
             raise ProviderMisused(
                 f"--llm folder:{folder} cannot be used: {error.strerror}", hint="name a folder that can be written to"

@@ -169,7 +169,8 @@ def test_after_the_first_pass_optimise_rounds_show_the_gap_until_the_goal(tmp_pa
     assert done.summary.stop == "goal"
     assert done.summary.best is not None
     assert (done.summary.best.call, done.summary.best.floor_fraction) == (3, pytest.approx(0.9))
-    assert "| M=4096 N=4096 K=4096 | 200.0 | 100.0 | 50 % | compile 150.0 µs | faster |" in done.feedback[0]
+    row = next(line for line in done.feedback[0].split("\n") if line.startswith("| M=4096 N=4096 K=4096 | 200.0 |"))
+    assert row.endswith(" | 100.0 | 50 % | compile 150.0 µs | faster |")
     assert "The goal is 85 %" in done.feedback[0]
     assert str(support.SEED) not in done.feedback[0]
     assert done.summary.kept is not None

@@ -157,6 +157,14 @@ def quick(folder: Path, **options: object) -> FolderLLM:
     return FolderLLM(folder, **{**defaults, **options})  # type: ignore[arg-type]
 
 
+def test_a_folder_is_made_in_one_that_is_there(tmp_path: Path) -> None:
+    FolderLLM(tmp_path / "box")
+    assert (tmp_path / "box").is_dir()
+    with pytest.raises(ProviderMisused, match="there is no folder"):
+        FolderLLM(tmp_path / "bax" / "box")
+    assert not (tmp_path / "bax").exists()
+
+
 def test_folder_asks_and_reads_the_answer(tmp_path: Path) -> None:
     seen: list[str] = []
 
