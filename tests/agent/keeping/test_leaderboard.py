@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import shutil
@@ -15,7 +16,7 @@ import board_support as support
 import pytest
 
 from agent import task as tasks
-from agent.keeping import campaigns, leaderboard, measured
+from agent.keeping import board_page, campaigns, leaderboard, measured
 from agent.keeping.absences import Missing
 from agent.keeping.leaderboard import Board, authored_table, build, error_ratio, primitives, readme_table
 from agent.keeping.measured import Measurements
@@ -157,6 +158,20 @@ def test_the_authoring_table_has_failures_with_gate_and_class(shelf: Path, tmp_p
     assert passed.count("|") == failed.count("|")
     assert "### Kept kernels without a record of their run" in text
     assert "| residual_rms/model-x | model-x | 2 | 1200 |" in text
+
+
+def test_runs_that_did_not_start_from_nothing_say_from_what(shelf: Path, tmp_path: Path) -> None:
+    board = collected(shelf, tmp_path)
+    assert "starts from" not in authored_table(board)
+    assert "to improve" not in leaderboard.readme_campaigns(board)
+    improving = tuple(one.model_copy(update={"improves": f"{one.task}/first"}) for one in board.authoring)
+    board = dataclasses.replace(board, authoring=improving)
+    text = authored_table(board)
+    assert "| same program as | starts from |" in text
+    assert all(f"| {one.task}/first |" in text for one in improving)
+    assert "given nothing but the rendered prompt with a kept kernel" in leaderboard.readme_campaigns(board)
+    page = board_page.html(board)
+    assert all(f"{one.task}/first" in page for one in improving)
 
 
 def test_a_task_without_a_kernel_says_what_became_of_the_last_run(shelf: Path, tmp_path: Path) -> None:
