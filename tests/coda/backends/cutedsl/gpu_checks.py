@@ -14,11 +14,13 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 from typing import Any
 
+import filelock
 import torch
 
-from coda.backends.cutedsl import BACKEND
+from coda.backends.cutedsl import BACKEND, configs
 from coda.binding import bind
 from coda.evaluate import evaluate
 from coda.primitives import (
@@ -402,7 +404,16 @@ def check(case: Case, seed: int = 0) -> dict[str, float]:
 
 
 def warm(processes: int | None = None) -> None:
-    """Compile every case, several at a time."""
+    """Compile every case, several at a time; once, where several processes of one test run share the cases."""
+    run = f"{os.environ.get('PYTEST_XDIST_TESTRUNUID') or os.getpgrp()}-{configs.DEVICE_CODE}"
+    mark = pathlib.Path(tempfile.gettempdir()) / f"coda-gpu-checks-{os.getuid()}-{run}"
+    with filelock.FileLock(f"{mark}.lock"):
+        if not mark.exists():
+            _compile_all(processes)
+            mark.touch()
+
+
+def _compile_all(processes: int | None) -> None:
     count = processes or max(1, min(12, (os.cpu_count() or 2) - 2))
     here = pathlib.Path(__file__)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
