@@ -36,8 +36,8 @@ FEW = 512 * 4096
 """About one wave of tiles on an H200. Measured there on the suite (2026-11-29, bf16): from 1024×4096 on cutedsl is as fast or
 up to 10 % faster; at 512×4096 triton is 3 % faster for light epilogues and 13 % for `swiglu_backward`."""
 NARROW = 256
-"""Up to so many columns cutedsl goes first whatever the size: `router_scores` at 512×256×4096 took 1.8 times as long with triton,
-which has fewer tiles than multiprocessors there."""
+"""Up to so many columns cutedsl goes first whatever the size: `router_scores` at 512×256×4096 took 1.8 times as long with triton's
+tiles of 16×32."""
 
 
 def choose(
