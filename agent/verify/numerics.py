@@ -36,6 +36,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+from pydantic import JsonValue
 
 from coda.backends import registry
 from coda.errors import BackendUnavailable, CodaError, Unsupported
@@ -383,7 +384,13 @@ def gate(run: Judgement) -> GateRecord:
     device = "cuda" if health is not None and health.state == "healthy" else "cpu"
     run.gpu = health.device if health is not None and device == "cuda" else None
     wait_s = run.limits.wait_s if device == "cuda" else 0.0
-    built = _built(run, health.arch) if health is not None and device == "cuda" else 0
+    built: dict[str, JsonValue] = {}
+    if health is not None and device == "cuda":
+        assert run.subject is not None
+        started = time.monotonic()
+        todo = kernels(run.task, run.subject, run.seeds["numerics"], run.schedule, health.arch, device=device)
+        count = build_ahead(todo, backends=run.options.backends, budget_s=run.limits.numerics_s)
+        built = {"kernels": count, "seconds": round(time.monotonic() - started, 3)}
     payload = run.payload(
         "numerics",
         device=device,
@@ -404,17 +411,18 @@ def gate(run: Judgement) -> GateRecord:
     return probed(run, record.model_copy(update={"evidence": {**record.evidence, "built_ahead": built}}), outcome)
 
 
-def _built(run: Judgement, arch: str | None) -> int:
-    """Compile in parallel what the worker would compile in turn: its cases are many sizes, and seconds each."""
-    assert run.subject is not None
+def kernels(
+    task: Task, subject: Subject, seed: int, schedule: Schedule | None, arch: str | None, *, device: str
+) -> list[Job]:
+    """What the worker is going to run, for building it in parallel: its cases are many sizes, and in turn each takes seconds."""
     found: dict[Job, None] = {}
-    for case in cases(run.task, run.seeds["numerics"], device="cuda"):
-        inputs = draws.blank(run.task, case.dims, case.dtype)
+    for case in cases(task, seed, device=device):
+        inputs = draws.blank(task, case.dims, case.dtype)
         if case.strided:
             inputs = {n: _strided(x) for n, x in inputs.items()}
-        for part, problem in problems(run.subject, inputs, arch):
-            found[Job(part, problem, submitted(run.schedule, part))] = None
-    return build_ahead(list(found), backends=run.options.backends, budget_s=run.limits.numerics_s)
+        for part, problem in problems(subject, inputs, arch):
+            found[Job(part, problem, submitted(schedule, part))] = None
+    return list(found)
 
 
 def work(payload: dict[str, Any]) -> dict[str, Any]:

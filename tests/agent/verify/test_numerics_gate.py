@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+import authored_kernels
 from agent.records import Status
 from agent.task import Task, load
 from agent.verify import bench, exploits, hidden_branches, numerics, runner
@@ -24,6 +25,7 @@ from agent.verify.subject import Subject, task_ref
 from agent.verify.worker import GpuHealth, WorkerOutcome
 from coda import env
 from coda.backends import registry
+from coda.backends.reference import Reference
 from coda.bench.timing import gpu_lock
 from coda.problem import Schedule
 
@@ -213,8 +215,27 @@ def test_on_a_gpu_every_kernel_of_the_cases_is_built_before_the_worker_starts(mo
     found = {(j.problem.m, j.problem.dtype, dict(j.problem.tensors)["b"].layout) for j in built}
     wanted = {(c.dims["M"], c.dtype, "col" if c.strided else "row") for c in cases(SWIGLU, 5, device="cuda")}
     assert found == wanted
-    assert record.evidence["built_ahead"] == len(built) == len(set(built))
+    assert record.evidence["built_ahead"]["kernels"] == len(built) == len(set(built))  # type: ignore[call-overload,index]
     assert all(j.problem.arch == "sm_90" and j.extra == (run.schedule,) for j in built)
+
+
+@pytest.mark.parametrize(
+    "task_id", ["swiglu_backward", "rms_backward", "cross_entropy_smoothing", "residual_mlp_block"]
+)
+def test_what_is_built_ahead_is_what_the_worker_runs(task_id: str) -> None:
+    """The same problems to the last alignment, else each would be compiled again."""
+    task, ran = load(task_id), set()
+
+    class Noted(Reference):
+        def compile(self, program: Any, problem: Any, schedule: Any, arch: Any) -> Any:
+            ran.add((program.digest, problem))
+            return super().compile(program, problem, schedule, arch)
+
+    own = authored_kernels.load(f"{task_id}/claude").program
+    runner = Runner(Subject(own, task), Noted())
+    assert check(task, runner, cases(task, 7, device="cpu"), device="cpu", seconds=60).status is Status.PASS
+    ahead = numerics.kernels(task, runner.subject, 7, None, None, device="cpu")
+    assert {(j.program.digest, j.problem) for j in ahead} == ran
 
 
 LOSS = load("cross_entropy_smoothing")
