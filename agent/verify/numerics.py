@@ -1,8 +1,9 @@
 """Gate `numerics`: is the compiled kernel as right as what people run today, and does it behave?
 
     check   one runner against its task, case by case
-    gate    chooses the device and starts the worker
+    gate    chooses the device and starts the workers
     work    the worker's entry
+    build   on a GPU, the entry of one before it: the kernels of all cases, compiled in parallel
 
 Per case and dtype: outputs are poisoned and guarded, inputs hashed; the kernel runs twice, with different poison and at
 different addresses; then every output is compared by `coda.numerics.within` with an fp64 reference of the same rounded
@@ -384,13 +385,7 @@ def gate(run: Judgement) -> GateRecord:
     device = "cuda" if health is not None and health.state == "healthy" else "cpu"
     run.gpu = health.device if health is not None and device == "cuda" else None
     wait_s = run.limits.wait_s if device == "cuda" else 0.0
-    built: dict[str, JsonValue] = {}
-    if health is not None and device == "cuda":
-        assert run.subject is not None
-        started = time.monotonic()
-        todo = kernels(run.task, run.subject, run.seeds["numerics"], run.schedule, health.arch, device=device)
-        count = build_ahead(todo, backends=run.options.backends, budget_s=run.limits.numerics_s)
-        built = {"kernels": count, "seconds": round(time.monotonic() - started, 3)}
+    built = _built_ahead(run) if device == "cuda" else {}
     payload = run.payload(
         "numerics",
         device=device,
@@ -411,6 +406,20 @@ def gate(run: Judgement) -> GateRecord:
     return probed(run, record.model_copy(update={"evidence": {**record.evidence, "built_ahead": built}}), outcome)
 
 
+def _built_ahead(run: Judgement) -> dict[str, JsonValue]:
+    """What became of it. It saves time and decides nothing: whatever fails here shows in the worker that needs it."""
+    seconds = run.limits.compile_s
+    outcome = run.call(
+        "agent.verify.numerics:build",
+        run.payload("numerics", backends=list(run.options.backends), seconds=0.9 * seconds),
+        timeout_s=seconds,
+        env={"TRITON_INTERPRET": None},
+        memory_mb=run.limits.memory_mb,
+    )
+    found = outcome.result or {"reason": outcome.error.message[:500] if outcome.error is not None else ""}
+    return {**found, "seconds": round(outcome.seconds, 3)}
+
+
 def kernels(
     task: Task, subject: Subject, seed: int, schedule: Schedule | None, arch: str | None, *, device: str
 ) -> list[Job]:
@@ -423,6 +432,16 @@ def kernels(
         for part, problem in problems(subject, inputs, arch):
             found[Job(part, problem, submitted(schedule, part))] = None
     return list(found)
+
+
+def build(payload: dict[str, Any]) -> dict[str, Any]:
+    """{"program", "task", "seed", "schedule", "backends", "seconds"} -> how many kernels were built."""
+    task = load_task(payload["task"])
+    subject = Subject.read(payload["program"], task)
+    schedule = Schedule.from_dict(payload["schedule"]) if payload["schedule"] else None
+    arch = "sm_{}{}".format(*torch.cuda.get_device_capability())
+    todo = kernels(task, subject, payload["seed"], schedule, arch, device="cuda")
+    return {"kernels": build_ahead(todo, backends=payload["backends"], budget_s=payload["seconds"])}
 
 
 def work(payload: dict[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from agent.verify.judge import Limits, Options, Run
 from agent.verify.numerics import Case, Report, cases, check, expected
 from agent.verify.runner import Buffers, Runner
 from agent.verify.subject import Subject, task_ref
-from agent.verify.worker import GpuHealth, WorkerOutcome
+from agent.verify.worker import GpuHealth, WorkerError, WorkerOutcome
 from coda import env
 from coda.backends import registry
 from coda.backends.reference import Reference
@@ -171,14 +171,12 @@ def test_a_gpu_is_used_by_one_gate_at_a_time(monkeypatch: pytest.MonkeyPatch, tm
 
 
 @pytest.mark.parametrize(("state", "waits"), [("healthy", 7.0), ("no GPU", 0.0)])
-def test_waiting_for_the_gpu_takes_nothing_from_the_time_of_the_gate(
-    state: Any, waits: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(numerics, "build_ahead", lambda jobs, **options: 0)
+def test_waiting_for_the_gpu_takes_nothing_from_the_time_of_the_gate(state: Any, waits: float) -> None:
     asked: list[dict[str, Any]] = []
 
     def call(function: str, payload: dict[str, Any], **limits: Any) -> WorkerOutcome:
-        asked.append({**limits, "wait_s": payload["wait_s"]})
+        if not function.endswith(":build"):
+            asked.append({**limits, "wait_s": payload["wait_s"]})
         result = {"status": "PASS", "reason": "", "evidence": {"cases": 1}}
         return WorkerOutcome(status="PASS", result=result, seconds=1.0)
 
@@ -193,30 +191,52 @@ def test_waiting_for_the_gpu_takes_nothing_from_the_time_of_the_gate(
         assert (asked[1]["timeout_s"], asked[1]["wait_s"]) == (207, 7)
 
 
+def gpu_run(call: Any, **more: Any) -> Run:
+    health = GpuHealth(state="healthy", reason="told", device="X", seconds=0.1, arch="sm_90")
+    run = Run(exploits.HONEST, SWIGLU, Options(), Limits(), {"numerics": 5}, health=health, call=call, **more)
+    run.subject, run.schedule = subject(), Schedule("triton", tile_m=128)
+    run.program_json = run.subject.program.to_json()
+    return run
+
+
 def test_on_a_gpu_every_kernel_of_the_cases_is_built_before_the_worker_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[Any] = []
-    told: list[WorkerOutcome] = []
+    called: list[str] = []
 
     def call(function: str, payload: dict[str, Any], **limits: Any) -> WorkerOutcome:
-        told.append(WorkerOutcome(status="PASS", result={"status": "PASS", "reason": "", "evidence": {}}, seconds=1.0))
-        return told[-1]
+        called.append(function)
+        assert limits["env"]["TRITON_INTERPRET"] is None
+        if function.endswith(":build"):
+            return WorkerOutcome(status="PASS", result=numerics.build(payload), seconds=1.0)
+        return WorkerOutcome(status="PASS", result={"status": "PASS", "reason": "", "evidence": {}}, seconds=1.0)
 
     def build_ahead(jobs: list[Any], **options: Any) -> int:
-        assert not told
         built.extend(jobs)
         return len(jobs)
 
     monkeypatch.setattr(numerics, "build_ahead", build_ahead)
-    health = GpuHealth(state="healthy", reason="told", device="X", seconds=0.1, arch="sm_90")
-    run = Run(exploits.HONEST, SWIGLU, Options(), Limits(), {"numerics": 5}, health=health, call=call)
-    run.subject = subject()
-    run.schedule = Schedule("triton", tile_m=128)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    run = gpu_run(call)
     record = numerics.gate(run)
+    assert called == ["agent.verify.numerics:build", "agent.verify.numerics:work"]
     found = {(j.problem.m, j.problem.dtype, dict(j.problem.tensors)["b"].layout) for j in built}
     wanted = {(c.dims["M"], c.dtype, "col" if c.strided else "row") for c in cases(SWIGLU, 5, device="cuda")}
     assert found == wanted
-    assert record.evidence["built_ahead"]["kernels"] == len(built) == len(set(built))  # type: ignore[call-overload,index]
+    assert record.evidence["built_ahead"] == {"kernels": len(set(built)), "seconds": 1.0}
     assert all(j.problem.arch == "sm_90" and j.extra == (run.schedule,) for j in built)
+
+
+def test_what_cannot_be_built_ahead_is_for_the_worker_to_say() -> None:
+    def call(function: str, payload: dict[str, Any], **limits: Any) -> WorkerOutcome:
+        if function.endswith(":build"):
+            error = WorkerError(code="shape-mismatch", message="no such pairs")
+            return WorkerOutcome(status="RUNTIME_ERROR", error=error, seconds=1.0)
+        result = {"status": "WRONG_SHAPE", "reason": "the worker's", "evidence": {}}
+        return WorkerOutcome(status="PASS", result=result, seconds=1.0)
+
+    record = numerics.gate(gpu_run(call))
+    assert (record.status, record.reason) == (Status.WRONG_SHAPE, "the worker's")
+    assert record.evidence["built_ahead"] == {"reason": "no such pairs", "seconds": 1.0}
 
 
 @pytest.mark.parametrize(
