@@ -181,7 +181,12 @@ def _start(asked: Asked, settings: Settings) -> Kept | None:
         return None
     from ..keeping import shelves
 
-    return shelves.find(asked.improve, folders=shelves.shelves(settings), runs=settings.runs_dir)
+    places = shelves.shelves(settings)
+    kept = shelves.find(asked.improve, folders=places, runs=settings.runs_dir)
+    known = any(
+        kept.folder.parent.parent == place.resolve() for place in places
+    )  # found again by its id, from everywhere
+    return dataclasses.replace(kept, called=kept.id if known or kept.origin == "run" else str(kept.folder))
 
 
 def _check_name(name: str | None) -> None:

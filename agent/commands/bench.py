@@ -308,7 +308,7 @@ def _answer(
         "failed": [{"kernel": r.kernel, "dims": r.dims, "status": str(r.status), "reason": r.reason} for r in failed],
         "reused": sweep.reused,
         "not_reached": sweep.left,
-        "paths": {what: str(path) for what, path in paths},
+        "paths": [{"what": what, "path": str(path)} for what, path in paths],
     }
 
     def show() -> Iterator[Any]:

@@ -118,7 +118,7 @@ def _answer(found: Sequence[Outcome], records: Sequence[LayerRecord], paths: Seq
         "rows": rows,
         "records": [record.model_dump(mode="json") for record in records],
         "failed": [{"layer": o.wanted.name, "status": str(o.status), "reason": o.reason} for o in failed],
-        "paths": {what: str(path) for what, path in paths},
+        "paths": [{"what": what, "path": str(path)} for what, path in paths],
     }
 
     def show() -> Iterator[Any]:

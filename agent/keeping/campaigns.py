@@ -76,7 +76,7 @@ class Authoring(Record):
     withheld: dict[str, str]
     """Not shown -> why."""
     improves: str | None = None
-    """The kept kernel that the run started from."""
+    """Id of the kept kernel that the run started from."""
     rounds_allowed: int | None
     rounds: tuple[Round, ...]
     passed: bool
@@ -143,7 +143,7 @@ def of_run(folder: Path, campaign: str = "") -> Authoring:
         system_sha256=run.info.system_sha256,
         examples=run.info.examples,
         withheld=run.info.withheld,
-        improves=run.info.improves,
+        improves="/".join(Path(run.info.improves).parts[-2:]) if run.info.improves is not None else None,
         rounds_allowed=allowed if isinstance(allowed, int) else None,
         rounds=tuple(_rounds(run)),
         passed=summary.passed,

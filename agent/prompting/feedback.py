@@ -64,6 +64,8 @@ class Timing(Record):
     """The kernel on each backend, with its tile, and microseconds; fastest first."""
     empty: tuple[tuple[str, float], ...] = ()
     """What the same GEMM takes without the epilogue: on the tiles of each backend, and from the vendor."""
+    schedule: tuple[tuple[str, str], ...] = ()
+    """Program and the fields of its schedule that differ from the default."""
 
     @property
     def floor_fraction(self) -> float | None:
@@ -79,8 +81,6 @@ class Passed(Record):
     status: Status
     timings: tuple[Timing, ...]
     goal: float | None
-    schedule: tuple[tuple[str, str], ...] = ()
-    """What it ran with, where recorded."""
 
 
 Feedback = UnusableReply | RepeatedSource | Refused | Passed

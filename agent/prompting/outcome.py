@@ -19,11 +19,14 @@ from typing import Any
 
 from coda.bench import empty
 from coda.bench.record import BenchRecord
+from coda.problem import Schedule
 
 from ..records import GateRecord, Status, Verdict
 from ..verify.feedback import digest
 from .feedback import Passed, Refused, Timing
 
+KERNELS = ("candidate", "llm")
+"""Authors of the kernel's own variants in a record."""
 _NUMBER = re.compile(r"(?<![A-Za-z_0-9.])\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
@@ -68,14 +71,8 @@ def measured(
     records: Sequence[BenchRecord], goal: float | None, *, attempt: int = 0, status: Status = Status.PASS
 ) -> Passed:
     """The feedback of a right kernel with these records; attempt 0 was made before the run."""
-    schedules = {**records[0].of(records[0].kernel).config} if records else {}
-    return Passed(
-        attempt=attempt,
-        status=status,
-        timings=tuple(map(_timing, records)),
-        goal=goal,
-        schedule=tuple((str(name), json.dumps(value, sort_keys=True)) for name, value in sorted(schedules.items())),
-    )
+    several = len({r.environment.get("gpu") for r in records}) > 1
+    return Passed(attempt=attempt, status=status, timings=tuple(_timing(r, gpu=several) for r in records), goal=goal)
 
 
 def floor_fraction(verdict: Verdict) -> float | None:
@@ -139,20 +136,30 @@ def _records(verdict: Verdict) -> list[BenchRecord]:
     return [BenchRecord.from_json(json.dumps({**record, "format": "coda.bench/1"})) for record in found]
 
 
-def _timing(record: BenchRecord) -> Timing:
+def _timing(record: BenchRecord, *, gpu: bool = False) -> Timing:
     peers = {c.peer: record.of(c.variant or c.peer).median * 1e6 for c in record.compared}
-    mine = {f"{m.name}{_tile(m.config)}": m.median * 1e6 for m in record.measured if m.author == "candidate"}
+    mine = {f"{m.name}{_tile(m.config)}": m.median * 1e6 for m in record.measured if m.author in KERNELS}
     ceilings = {empty.label(m.name): m.name for m in record.measured} | {"cublas": "cublas"}
     bare = {ceilings[m.name]: m.median * 1e6 for m in record.measured if m.name in ceilings}
+    where = f" on {record.environment.get('gpu', 'an unknown GPU')}" if gpu else ""
     return Timing(
-        shape=" ".join(f"{name}={length}" for name, length in record.dims.items()),
+        shape=" ".join(f"{name}={length}" for name, length in record.dims.items()) + where,
         us=record.of(record.kernel).median * 1e6,
         floor_us=record.floor.seconds * 1e6,
         peers=tuple(sorted(peers.items(), key=lambda item: item[1])),
         verdict=record.best_peer.word if record.best_peer else "",
         backends=tuple(sorted(mine.items(), key=lambda item: item[1])),
         empty=tuple(sorted(bare.items(), key=lambda item: item[1])),
+        schedule=tuple((str(name), _chosen(value)) for name, value in record.of(record.kernel).config.items()),
     )
+
+
+def _chosen(schedule: Any) -> str:
+    """The backend, and what differs from the default."""
+    if not isinstance(schedule, Mapping):
+        return json.dumps(schedule)
+    usual = Schedule().to_dict()
+    return json.dumps({k: v for k, v in schedule.items() if k == "backend" or usual.get(k) != v})
 
 
 def _tile(config: Mapping[str, Any]) -> str:

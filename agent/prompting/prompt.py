@@ -336,13 +336,18 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.globals |= {"quote": quote, "fenced": fenced, "spelled": _spelled}
+    found.globals |= {"quote": quote, "fenced": fenced, "spelled": _spelled, "cell": _cell}
     return found
 
 
 def _spelled(times: Sequence[tuple[str, float]]) -> str:
     """Names with their microseconds in one cell."""
-    return ", ".join(f"{name} {us:.1f}" for name, us in times) or "-"
+    return ", ".join(f"{_cell(name)} {us:.1f}" for name, us in times) or "-"
+
+
+def _cell(text: str) -> str:
+    """Somebody's name for something, in one cell of a table."""
+    return " ".join(clean_text(text).replace("|", "¦").replace("`", "'").split())[:200]
 
 
 def _render(template: str, **values: Any) -> str:

@@ -60,6 +60,7 @@ def test_the_model_reads_the_kernel_and_what_was_measured_of_it(tmp_path: pathli
     assert kept.source.rstrip() in asked.task
     row = "| M=4096 N=4096 K=4096 | 100.0 | triton 128×256 ping-pong 100.0 | cublas 90.0, triton 90.0 | 80.0 | 80 % | quack 95.0 µs | slower |"
     assert row in asked.task
+    assert '- M=4096 N=4096 K=4096: kernel `{"tile_n": 256, "pingpong": true}`' in asked.task
     assert "The goal is 95 % of the floor's speed." in asked.task
     assert done.summary.goal_met
     assert done.run.info.improves == kept.id
@@ -138,6 +139,19 @@ def test_what_cannot_be_started_from_is_refused_before_the_task_is_linted(
             Asked("rms_scale", improve="swiglu_backward/claude"),
             {"llm": f"folder:{tmp_path / 'box'}"},
         )
+
+
+def test_a_kernel_outside_the_shelves_is_found_again_from_everywhere(
+    kept: Kept, own_folders: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(kept.folder.parent)
+    settings = Terminal("author").settings()
+    found = command._start(Asked(None, improve=kept.folder.name), settings)
+    assert found is not None
+    assert found.handle == str(kept.folder.resolve())
+    inside = command._start(Asked(None, improve=str(authored_kernels.FOLDER / "swiglu_backward" / "claude")), settings)
+    assert inside is not None
+    assert inside.handle == "swiglu_backward/claude"
 
 
 def test_every_kept_kernel_that_was_measured_can_be_started_from(own_folders: pathlib.Path) -> None:

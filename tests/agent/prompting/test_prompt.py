@@ -282,9 +282,17 @@ FEEDBACK = {
     "passed": Passed(
         attempt=2,
         status=Status.SLOWER,
-        timings=(Timing(shape="M=8 N=8", us=200.0, floor_us=100.0, peers=(("compile", 150.0),), verdict="slower"),),
+        timings=(
+            Timing(
+                shape="M=8 N=8",
+                us=200.0,
+                floor_us=100.0,
+                peers=(("compile", 150.0),),
+                verdict="slower",
+                schedule=(("k", '{"tile_m": 128}'),),
+            ),
+        ),
         goal=0.9,
-        schedule=(("k", '{"tile_m": 128}'),),
     ),
 }
 
