@@ -22,7 +22,7 @@ as qkv itself; a frequency of 0 lets v through.
 
 from __future__ import annotations
 
-import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -81,14 +81,19 @@ class Shape:
         }
 
     def check(self) -> None:
-        """Raises `ShapeMismatch` for lengths that no layer has."""
+        """Raises `ShapeMismatch` for lengths and numbers that no layer has."""
         lengths = (self.width, self.ffn, self.heads, self.kv_heads, self.head)
+        if not all(isinstance(n, int) for n in lengths):
+            raise ShapeMismatch("a layer's lengths", got=lengths, expected="integers")
         if min(lengths) < 1 or self.head % 2 or self.heads % self.kv_heads:
             raise ShapeMismatch(
                 "a layer's lengths",
                 got=f"width {self.width}, ffn {self.ffn}, heads {self.heads}, kv_heads {self.kv_heads}, head {self.head}",
                 expected="all above 0, head even, heads a multiple of kv_heads",
             )
+        if not (0 < self.base < math.inf and 0 <= self.eps < math.inf):
+            got = f"base {self.base}, eps {self.eps}"
+            raise ShapeMismatch("a layer's numbers", got=got, expected="base above 0, eps 0 or more, both finite")
 
 
 # angles -----------------------------------------------------------------------------------------------------------------
@@ -106,7 +111,6 @@ def rope(shape: Shape, position: Tensor, dtype: torch.dtype) -> tuple[Tensor, Te
     return angle.cos(), angle.sin()
 
 
-@functools.lru_cache(maxsize=16)
 def frequencies(shape: Shape, device: torch.device, dtype: torch.dtype) -> Tensor:
     """One per pair of qkv's columns; 0 for those of v."""
     with torch.inference_mode(False):  # kept for calls that save it for backward too
@@ -257,16 +261,24 @@ class Layer(_Parameters):
     ) -> None:
         super().__init__(shape, device=device, dtype=dtype)
         self.backend = backend
+        self._turns: dict[tuple[torch.device, torch.dtype], Tensor] = {}
 
     @classmethod
     def from_reference(cls, reference: Reference, *, backend: str | None = None) -> Self:
         """With copies of its parameters, on the same device."""
         layer = cls(reference.shape, backend=backend, device="meta")
-        layer.load_state_dict(
-            {n: interleave_gate_up(x) if n == "gate_up" else x.clone() for n, x in reference.state_dict().items()},
-            assign=True,
-        )
+        found = {n: interleave_gate_up(x) if n == "gate_up" else x.clone() for n, x in reference.state_dict().items()}
+        layer.load_state_dict({**layer.state_dict(), **found}, assign=True)
         return layer
+
+    def get_extra_state(self) -> dict[str, str]:
+        """In the state beside the parameters: without it a `Reference`'s, of the same names and shapes, would be loaded as it is."""
+        return {"gate_up": "interleaved"}
+
+    def set_extra_state(self, state: Any) -> None:
+        """Raises `ValueError` for parameters in another layout."""
+        if state != self.get_extra_state():
+            raise ValueError(f"parameters in another layout, {state!r}: Layer.from_reference converts a Reference's")
 
     @staticmethod
     def for_reference(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -282,10 +294,22 @@ class Layer(_Parameters):
         """x2 (M, D) and qkv (M, A + 2·kv), q and k rotated."""
         shape, parameters = self.shape, [getattr(self, name) for name in (*WEIGHTS, *GAINS)]
         self._check(x0, y0, position)
-        turn = frequencies(shape, x0.device, x0.dtype)
+        turn = self._turn(x0)
         run: Any = _Fused.apply
         found: tuple[Tensor, Tensor] = run(x0, y0, *parameters, position, turn, shape.eps, self.backend)
         return found
+
+    def _turn(self, x: Tensor) -> Tensor:
+        """The frequencies beside such a matrix, kept for the next call; a tracer's stand-ins for tensors are not."""
+        if torch.compiler.is_compiling() or type(x) not in (Tensor, nn.Parameter):
+            return frequencies(self.shape, x.device, x.dtype)
+        key = x.device, x.dtype
+        if key not in self._turns:
+            found = frequencies(self.shape, *key)
+            if type(found) is not Tensor:
+                return found
+            self._turns[key] = found
+        return self._turns[key]
 
     def _check(self, x0: Tensor, y0: Tensor, position: Tensor) -> None:
         """By the names that a caller knows; the kernels would name their own operands."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
 
 import examples_curated
 from coda import numerics
@@ -179,3 +181,36 @@ def test_on_a_gpu_it_is_as_right_as_plain_pytorch(tokens: int) -> None:
     for name, value in exact.items():
         found = numerics.roughly(fused[name], plain[name], value, working="bfloat16")
         assert found.ok, (name, found.to_dict())
+
+
+def test_a_tracers_stand_ins_do_not_outlive_it() -> None:
+    reference, inputs, position = drawn(SMALL, 5)
+    layer = llama.Layer.from_reference(reference)
+    with torch.no_grad():
+        expected = layer(*inputs, position)
+        for one in (llama.Layer.from_reference(reference), layer):
+            with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+                fakes = [mode.from_tensor(x.detach()) for x in (*inputs, position)]
+                one(*fakes)
+            found = one(*inputs, position)
+            assert all(type(x) is Tensor and torch.equal(x, y) for x, y in zip(found, expected, strict=True))
+
+
+def test_the_parameters_of_a_reference_are_not_loaded_as_they_are() -> None:
+    reference, _, _ = drawn(SMALL, 1)
+    layer = llama.Layer.from_reference(reference)
+    with pytest.raises(RuntimeError, match="_extra_state"):
+        layer.load_state_dict(reference.state_dict())
+    again = llama.Layer(SMALL, dtype=torch.float64)
+    again.load_state_dict(layer.state_dict())
+    assert all(torch.equal(x, y) for x, y in zip(layer.parameters(), again.parameters(), strict=True))
+    with pytest.raises(ValueError, match="another layout"):
+        layer.load_state_dict({**layer.state_dict(), "_extra_state": {"gate_up": "halves"}})
+
+
+@pytest.mark.parametrize(
+    "change", [{"base": 0.0}, {"base": -1.0}, {"eps": float("nan")}, {"width": 64.5}, {"heads": "4"}]
+)
+def test_numbers_that_no_layer_has_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ShapeMismatch, match="a layer's"):
+        llama.Layer(dataclasses.replace(SMALL, **change))
