@@ -25,7 +25,7 @@ from coda.program import EpilogueProgram
 from ..records import GateRecord, Status
 from ..task import Dims, Input, Task, lengths
 from .inputs import input_dtype
-from .runner import own, problems
+from .runner import own, problems, valid
 from .subject import Subject, load_task
 from .worker import call_all
 
@@ -133,9 +133,10 @@ def work(payload: dict[str, Any]) -> dict[str, Any]:
         return {"status": "NOT_RUN", "reason": f"{error.what}: {error.got or ''}", "evidence": {}}
     schedule = Schedule.from_dict(payload["schedule"]) if payload["schedule"] else None
     built: list[dict[str, Any]] = []
+    *_, made_for = shapes(task)  # an author's schedule: there it must be valid
     for where, dims in shapes(task).items():
         for part, problem in problems(subject, example_inputs(task, dims, DTYPE), payload["arch"]):
-            mine = own(schedule, backend.name, part)
+            mine = own(schedule, backend.name, part) if where == made_for else valid(schedule, backend, part, problem)
             built.append({"shape": where, **_build(backend, part, problem, mine, payload["arch"])})
     refused = next((b for b in built if b.get("fault") == "schedule"), None)
     if refused is not None:

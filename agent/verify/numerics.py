@@ -496,4 +496,6 @@ def _on_backend(
     except (Unsupported, BackendUnavailable) as error:
         return {"status": "NOT_RUN", "reason": f"{error.what}: {error.got or error.hint or ''}"[:500]}
     found = {"cases": report.cases, "errors": report.worst, "failures": report.failures[:8]}
+    if schedule is not None and schedule.backend == name:
+        found["kernels_with_the_authors_schedule"] = runner.with_own
     return {"status": str(report.status), "reason": report.reason, **found}

@@ -3,7 +3,8 @@
 Runner    (inputs) -> outputs; each program of a plan gets its outputs from the judge's own allocator
 Buffers   such an allocator: poisoned, guarded, and able to say what was written outside
 problems  the Problem of every program of a plan at some inputs, on meta tensors: nothing is computed
-own       an author's schedule, where it is meant for a program on a backend; `submitted`: on its own one, for the tuner
+own       an author's schedule, where it is meant for a program on a backend; `valid`: and this problem can have it;
+          `submitted`: on its own backend, for the tuner
 in_turn   a gate's work while no other process of ours uses the GPU
 """
 
@@ -19,6 +20,7 @@ import torch
 from coda.backends.registry import Artifact, Backend
 from coda.bench.timing import GpuBusy, current_gpu, gpu_lock
 from coda.binding import bind
+from coda.errors import BackendError
 from coda.plan import Plan, execute
 from coda.problem import Problem, Schedule, compute_dtype
 from coda.program import EpilogueProgram
@@ -60,6 +62,8 @@ class Runner:
     def __init__(self, subject: Subject, backend: Backend, schedule: Schedule | None = None) -> None:
         self.subject, self.backend, self.schedule = subject, backend, schedule
         self._artifacts: dict[Any, Artifact] = {}
+        self.with_own = 0
+        """How many kernels had the author's schedule."""
 
     def __call__(self, inputs: Mapping[str, Any], allocate: Allocate) -> dict[str, torch.Tensor]:
         """Every output by name. Raises what binding, compiling or launching raises."""
@@ -91,7 +95,9 @@ class Runner:
         """Compiled for this process, once."""
         key = (part.digest, problem)
         if key not in self._artifacts:
-            schedule = own(self.schedule, self.backend.name, part) or self.backend.default_schedule(part, problem)
+            theirs = valid(self.schedule, self.backend, part, problem)
+            self.with_own += theirs is not None
+            schedule = theirs or self.backend.default_schedule(part, problem)
             self._artifacts[key] = self.backend.compile(part, problem, schedule, None)
         return self._artifacts[key]
 
@@ -100,6 +106,18 @@ def own(schedule: Schedule | None, backend: str, part: EpilogueProgram) -> Sched
     """The schedule where it applies: it names the backend, and pointwise programs have none."""
     applies = schedule is not None and schedule.backend == backend and part.kind == "epilogue"
     return schedule if applies else None
+
+
+def valid(schedule: Schedule | None, backend: Backend, part: EpilogueProgram, problem: Problem) -> Schedule | None:
+    """An author's schedule where its backend takes it: it is made for the benchmark's sizes, and small ones may not have it."""
+    mine = own(schedule, backend.name, part)
+    if mine is None:
+        return None
+    try:
+        backend.check(part, problem, mine)
+    except BackendError:
+        return None
+    return mine
 
 
 def submitted(schedule: Schedule | None, part: EpilogueProgram) -> tuple[Schedule, ...]:

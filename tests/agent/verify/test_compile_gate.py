@@ -51,6 +51,9 @@ class Fake:
     def default_schedule(self, program: EpilogueProgram, problem: Problem) -> Schedule:
         return Schedule()
 
+    def check(self, program: EpilogueProgram, problem: Problem, schedule: Schedule) -> None:
+        """Everything will do."""
+
     def compile(self, program: EpilogueProgram, problem: Problem, schedule: Schedule, arch: str | None) -> Artifact:
         if self.fails:
             raise CompileError("out of registers", got=300)
@@ -102,12 +105,21 @@ def test_an_authors_schedule_is_the_one_that_is_compiled(monkeypatch: pytest.Mon
 
 
 class Refuses(Fake):
-    """As the triton backend does, before anything is generated."""
+    """As the triton backend does, before anything is generated; 9 is no row of a small tile."""
+
+    def check(self, program: EpilogueProgram, problem: Problem, schedule: Schedule) -> None:
+        if schedule.tile_m == 7 or (schedule.tile_m == 9 and problem.m < 4096):
+            raise BadSchedule("triton: Schedule.tile_m", got=schedule.tile_m, expected="a power of two")
 
     def compile(self, program: EpilogueProgram, problem: Problem, schedule: Schedule, arch: str | None) -> Artifact:
-        if schedule.tile_m == 7:
-            raise BadSchedule("triton: Schedule.tile_m", got=7, expected="a power of two")
+        self.check(program, problem, schedule)
         return super().compile(program, problem, schedule, arch)
+
+
+def test_a_schedule_need_not_be_one_for_small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Refuses()
+    assert worked(monkeypatch, fake, schedule=Schedule(tile_m=9).to_dict())["status"] == "PASS"
+    assert [(p.m, s.tile_m) for p, s, _ in fake.seen] == [(32, 128), (4096, 9)]
 
 
 def test_a_schedule_that_its_backend_refuses_is_at_fault_and_not_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
