@@ -445,7 +445,7 @@ class _Session:
             examples=info.examples,
             usage=spent.usage,
             cost_usd=spent.cost_usd,
-            improves=info.improves,
+            improves=info.start.kernel if info.start is not None else None,
             seeds_commitment=seeds_commitment(verdict),
             rationale=reply.submission.rationale,
             created=datetime.datetime.now(datetime.UTC),

@@ -46,7 +46,6 @@ from .terminal import Answer, Exit, Failure, OutputLost, Terminal, json_text, wr
 
 if TYPE_CHECKING:
     from ..authoring.prepare import Prompt
-    from ..keeping.shelves import Kept
 
 
 @dataclass(frozen=True)
@@ -91,9 +90,9 @@ def author(terminal: Terminal, asked: Asked, flags: Mapping[str, Any]) -> Answer
     if info is not None and settings.llm is None:
         settings = terminal.settings(**{**flags, "llm": info.llm})
     limits = _limits(settings)
-    asked = _improving(asked, info)
+    asked = _going_on(asked, info)
     if asked.dry_run:
-        return _dry_run(card, settings, asked)
+        return _dry_run(card, settings, asked, info)
     llm = from_settings(settings, task_id=card.id, time_s=limits.time_s, announce=terminal.say)
     _check_folders(settings, asked, card, folder)
     # From here on torch is needed.
@@ -108,8 +107,7 @@ def author(terminal: Terminal, asked: Asked, flags: Mapping[str, Any]) -> Answer
         effort=settings.effort,
         budget=settings.example_tokens,
         show_own=asked.show_own,
-        improve=_start(asked, settings),
-        goal=asked.goal if info is None else info.goal,
+        start=_start(asked, info, task, settings),
     )
     # after the prompt: what cannot be improved is refused without waiting for it
     _lint(terminal, task, settings)
@@ -120,6 +118,8 @@ def author(terminal: Terminal, asked: Asked, flags: Mapping[str, Any]) -> Answer
             llm=settings.llm or llm.name,
             limits=limits,
             goal=asked.goal,
+            into=asked.into,
+            name=asked.name,
             settings=settings,
             named=asked_model(settings) is not None,
         )
@@ -167,26 +167,28 @@ def _task_of(info: store.RunInfo | None, card: Card | None) -> Card:
     return card or find(info.task)
 
 
-def _improving(asked: Asked, info: store.RunInfo | None) -> Asked:
-    """With the kernel of the run that goes on; a run that improves one goes on to the floor unless told otherwise."""
+def _going_on(asked: Asked, info: store.RunInfo | None) -> Asked:
+    """With what a run that goes on was told when it began; a run that improves a kernel goes on to the floor unless told otherwise."""
+    into = asked.into.expanduser().absolute() if asked.into is not None else None
     if info is not None:
-        return dataclasses.replace(asked, improve=info.improves)
+        into = into or (Path(info.into) if info.into is not None else None)
+        return dataclasses.replace(asked, into=into, name=asked.name or info.name)
     goal = 1.0 if asked.improve is not None and asked.goal is None else asked.goal
-    return dataclasses.replace(asked, goal=goal)
+    return dataclasses.replace(asked, into=into, goal=goal)
 
 
-def _start(asked: Asked, settings: Settings) -> Kept | None:
-    """The kernel that the run starts from. Raises `UnknownSubject` or `KernelDamaged`."""
+def _start(asked: Asked, info: store.RunInfo | None, task: Task, settings: Settings) -> store.Start | None:
+    """The kernel that the run begins with, or began with. Raises `UnknownSubject`, `KernelDamaged` or `CannotImprove`."""
     if asked.improve is None:
-        return None
+        return info.start if info is not None else None
+    from ..authoring.starting import start_from
     from ..keeping import shelves
 
     places = shelves.shelves(settings)
     kept = shelves.find(asked.improve, folders=places, runs=settings.runs_dir)
-    known = any(
-        kept.folder.parent.parent == place.resolve() for place in places
-    )  # found again by its id, from everywhere
-    return dataclasses.replace(kept, called=kept.id if known or kept.origin == "run" else str(kept.folder))
+    known = any(kept.folder.parent.parent == place.resolve() for place in places)  # found by its id, from everywhere
+    kept = dataclasses.replace(kept, called=kept.id if known or kept.origin == "run" else str(kept.folder))
+    return start_from(kept, task, asked.goal, show_own=asked.show_own)
 
 
 def _check_name(name: str | None) -> None:
@@ -234,19 +236,19 @@ def _limits(settings: Settings) -> Limits:
 # before the first token -----------------------------------------------------------------------------------------------
 
 
-def _dry_run(card: Card, settings: Settings, asked: Asked) -> Answer:
+def _dry_run(card: Card, settings: Settings, asked: Asked, info: store.RunInfo | None) -> Answer:
     """The first request and what it would take; nobody is asked."""
     from ..authoring.prepare import prepare
 
+    task = load(card.id)
     prompt: Prompt = prepare(
-        load(card.id),
+        task,
         model=settings.model,
         max_tokens=settings.max_tokens,
         effort=settings.effort,
         budget=settings.example_tokens,
         show_own=asked.show_own,
-        improve=_start(asked, settings),
-        goal=asked.goal,
+        start=_start(asked, info, task, settings),
     )
     request: Request = prompt.request([], 1)
     tokens = estimate_tokens(request)

@@ -43,6 +43,16 @@ _NUMBERED = re.compile(r"(\d{3,})")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
+class Start(Record):
+    """The kept kernel that a run begins with: kept here, so that the run goes on whatever becomes of it."""
+
+    kernel: str
+    """Its id, or its folder where it is on no shelf."""
+    program_digest: str
+    text: str
+    """What the first request says of it, after the task."""
+
+
 class RunInfo(Record):
     """`run.json`: what is fixed for the whole run."""
 
@@ -59,8 +69,12 @@ class RunInfo(Record):
     """The model that is asked for; None where the provider decides. Replies say who answered."""
     limits: dict[str, JsonValue]
     goal: float | None = None
-    improves: str | None = None
-    """The kept kernel that it starts from, as the person named it."""
+    start: Start | None = None
+    """Where it does not begin with nothing."""
+    into: str | None = None
+    """Where its kernel is to be kept, if that was said; absolute."""
+    name: str | None = None
+    """As what, if that was said."""
     prompt_version: str
     system_sha256: str
     """Of the stable prefix."""

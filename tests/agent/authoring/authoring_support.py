@@ -24,6 +24,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[3]))
 import coda
 from agent.authoring import loop, prepare
 from agent.authoring.budget import Limits
+from agent.authoring.starting import start_from
 from agent.keeping.shelves import Kept
 from agent.llm.protocol import Reply, Usage
 from agent.llm.scripted import ScriptedLLM, ScriptedReply
@@ -246,7 +247,8 @@ def author(
 ) -> Outcome:
     """One run in a temporary folder."""
     llm, judge, limits = llm or ScriptedLLM(script), judge or FakeJudge(), limits or Limits()
-    prompt = prepare.prepare(TASK, model=model, examples=examples(), max_tokens=max_tokens, improve=improve, goal=goal)
+    start = start_from(improve, TASK, goal) if improve is not None else None
+    prompt = prepare.prepare(TASK, model=model, examples=examples(), max_tokens=max_tokens, start=start)
     run = run or prepare.new_run(tmp_path / "runs", prompt, llm=llm.name, limits=limits, goal=goal)
     events: list[Event] = []
     into = tmp_path / "kept" if keep else None

@@ -20,6 +20,7 @@ from agent.errors import CannotImprove, UsageError
 from agent.keeping import shelves
 from agent.keeping.shelves import Kept
 from agent.runs import store
+from agent.task import load
 
 pytestmark = pytest.mark.null
 
@@ -63,7 +64,8 @@ def test_the_model_reads_the_kernel_and_what_was_measured_of_it(tmp_path: pathli
     assert '- M=4096 N=4096 K=4096: kernel `{"tile_n": 256, "pingpong": true}`' in asked.task
     assert "The goal is 95 % of the floor's speed." in asked.task
     assert done.summary.goal_met
-    assert done.run.info.improves == kept.id
+    assert done.run.info.start is not None
+    assert done.run.info.start.kernel == kept.id
     assert done.summary.kept is not None
     assert json.loads(pathlib.Path(done.summary.kept.path, "provenance.json").read_text())["improves"] == kept.id
 
@@ -105,6 +107,12 @@ def test_what_cannot_be_started_from(tmp_path: pathlib.Path, kept: Kept, monkeyp
     attempt = dataclasses.replace(kept, origin="run", id="run#1")
     with pytest.raises(CannotImprove, match="'run#1' is an attempt that was not kept"):
         support.author(tmp_path, script, improve=attempt)
+    changed = dataclasses.replace(kept, source=kept.source + "# faster\n")
+    with pytest.raises(CannotImprove, match=r"has changed since it was kept: kernel\.py is not the text"):
+        support.author(tmp_path, script, improve=changed)
+    changed = dataclasses.replace(kept, program_json=support.PROGRAMS["second"].to_json())
+    with pytest.raises(CannotImprove, match=r"has changed since it was kept: program\.json is not the program"):
+        support.author(tmp_path, script, improve=changed)
     shutil.rmtree(kept.folder / "bench")
     with pytest.raises(CannotImprove, match="nothing was measured of 'demo_scale/scripted'") as refused:
         support.author(tmp_path, script, improve=dataclasses.replace(kept, called="a folder/of mine"))
@@ -118,13 +126,21 @@ def test_what_cannot_be_started_from(tmp_path: pathlib.Path, kept: Kept, monkeyp
         support.author(tmp_path, script, improve=kept)
 
 
-def test_the_command_goes_on_to_the_floor_and_again_from_the_same_kernel(own_folders: pathlib.Path) -> None:
+def test_the_command_goes_on_to_the_floor_and_a_run_with_what_it_was_told(
+    own_folders: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wanted = Asked("swiglu_backward", improve="swiglu_backward/claude")
-    assert command._improving(wanted, None).goal == 1.0
-    assert command._improving(Asked("swiglu_backward"), None).goal is None
-    assert command._improving(Asked("swiglu_backward", goal=0.9, improve="x"), None).goal == 0.9
-    info = store.RunInfo.model_construct(improves="swiglu_backward/claude", goal=0.9)
-    assert command._improving(Asked(None, resume="run"), info).improve == "swiglu_backward/claude"
+    assert command._going_on(wanted, None).goal == 1.0
+    assert command._going_on(Asked("swiglu_backward"), None).goal is None
+    assert command._going_on(Asked("swiglu_backward", goal=0.9, improve="x"), None).goal == 0.9
+    monkeypatch.chdir(own_folders)
+    assert command._going_on(Asked("swiglu_backward", into=pathlib.Path("kept")), None).into == own_folders / "kept"
+    start = store.Start(kernel="swiglu_backward/claude", program_digest="0", text="begin here")
+    info = store.RunInfo.model_construct(start=start, goal=0.9, into="/elsewhere", name="mine")
+    resumed = command._going_on(Asked(None, resume="run"), info)
+    assert (resumed.into, resumed.name) == (pathlib.Path("/elsewhere"), "mine")
+    assert command._going_on(Asked(None, resume="run", name="other"), info).name == "other"
+    assert command._start(resumed, info, load("swiglu_backward"), Terminal("author").settings()) is start
     with pytest.raises(UsageError, match="--improve and --resume exclude each other"):
         command.author(Terminal("author"), Asked("swiglu_backward", improve="x", resume="y"), {})
 
@@ -146,12 +162,13 @@ def test_a_kernel_outside_the_shelves_is_found_again_from_everywhere(
 ) -> None:
     monkeypatch.chdir(kept.folder.parent)
     settings = Terminal("author").settings()
-    found = command._start(Asked(None, improve=kept.folder.name), settings)
+    found = command._start(Asked(None, improve=kept.folder.name), None, support.TASK, settings)
     assert found is not None
-    assert found.handle == str(kept.folder.resolve())
-    inside = command._start(Asked(None, improve=str(authored_kernels.FOLDER / "swiglu_backward" / "claude")), settings)
+    assert found.kernel == str(kept.folder.resolve())
+    place = str(authored_kernels.FOLDER / "swiglu_backward" / "claude")
+    inside = command._start(Asked(None, improve=place), None, load("swiglu_backward"), settings)
     assert inside is not None
-    assert inside.handle == "swiglu_backward/claude"
+    assert inside.kernel == "swiglu_backward/claude"
 
 
 def test_every_kept_kernel_that_was_measured_can_be_started_from(own_folders: pathlib.Path) -> None:
