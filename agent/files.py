@@ -5,6 +5,7 @@ require_place   whether a file could be written, before what it is to hold is wo
 append_line     one line at the end, fsync; a torn last line of a killed writer is cut off first
 read_bounded    a regular file, and no more of it than is wanted
 publish         a finished folder under its final name, in one rename, never over another
+spelled         the path that a person may have meant
 """
 
 from __future__ import annotations
@@ -136,3 +137,16 @@ def _sync_folder(folder: pathlib.Path) -> None:
         pass  # some file systems refuse it for folders; the file itself is on disk
     finally:
         os.close(descriptor)
+
+
+def spelled(text: str) -> pathlib.Path | None:
+    """The path that a text is, whether anything is there or not; None where it can be none: it names a user who does not exist, or is
+    longer than a name may be."""
+    try:
+        place = pathlib.Path(text).expanduser()
+        place.stat()
+    except FileNotFoundError:
+        return place
+    except (OSError, RuntimeError, ValueError):
+        return None
+    return place

@@ -21,6 +21,8 @@ from coda.primitives.types import DType, Kind
 from coda.primitives.value import OPS, Node
 from coda.program import EpilogueProgram, Operand
 
+AUTOCAST = ("cpu", "cuda")
+"""Types of devices for which PyTorch may be told to lower the precision of what it is asked for."""
 Watch = Callable[[int, torch.Tensor], None]
 """Hears of a node's index and its value: a vector of rows as (M, 1), of columns as (1, C), a number as ()."""
 Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -58,6 +60,9 @@ def evaluate(
     as computed, unrounded. `product` computes `acc` another way than in full precision.
     """
     device = next(t.device for t in tensors.values() if isinstance(t, torch.Tensor))
+    if device.type in AUTOCAST and torch.is_autocast_enabled(device.type):  # which would take products in 16 bits
+        with torch.autocast(device.type, enabled=False):
+            return evaluate(program, tensors, m=m, n=n, dtype=dtype, stored_as=stored_as, watch=watch, product=product)
     e = Evaluation(torch, m, n, dtype, device, stored_as is not None, product)
     last_use = {i: at for at, node in enumerate(program.nodes) for i in node.args}
     kept = {o.node for o in program.outputs}

@@ -155,6 +155,8 @@ class Schedule:
     pingpong: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.backend, str) or not self.backend:
+            raise BadSchedule("Schedule.backend", got=repr(self.backend), expected=", ".join(CHOICES))
         for name in (
             "tile_m",
             "tile_n",
@@ -197,6 +199,8 @@ class Schedule:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Schedule:
         """Strict: an unknown field is a `BadSchedule` that names near ones."""
+        if not isinstance(data, Mapping) or not all(isinstance(name, str) for name in data):
+            raise BadSchedule("a schedule", got=f"{data!r:.80}", expected="an object of fields by name")
         known = {f.name for f in dataclasses.fields(cls)}
         for name in data:
             if name not in known:

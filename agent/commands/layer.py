@@ -86,6 +86,7 @@ def bench(terminal: Terminal, asked: Asked) -> Answer:
     keep, out = asked.of_kernels.keep, asked.of_kernels.out or _usual(terminal)
     try:
         files.require_place(out)
+        layers.kept(out)  # whether it can be added to
     except OSError as error:
         what = f"records go to {str(out)!r}, which cannot be written: {error.strerror}"
         raise FolderUnusable(what, hint="name another place with --out") from error
@@ -99,7 +100,7 @@ def bench(terminal: Terminal, asked: Asked) -> Answer:
         if (record := found[-1].record) is None:
             continue
         records.append(record)
-        layers.write(out, records)  # as they come: a layer takes minutes, and the next one may be interrupted
+        layers.add(out, [record])  # as they come: a layer takes minutes, and the next one may be interrupted
         paths |= dict.fromkeys([out, *(layers.keep([record]) if keep else ())])
     return _answer(found, records, [("records", path) for path in paths])
 

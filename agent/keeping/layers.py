@@ -180,15 +180,18 @@ def readable() -> None:
 
 
 def keep(records: Sequence[LayerRecord]) -> list[Path]:
-    """Into the bank, in place of those of the same layer and lengths; what else a file holds stays. Raises `KernelDamaged`."""
-    places: dict[Path, dict[tuple[Any, ...], LayerRecord]] = {}
+    """Into the bank, as `add` does. Raises `KernelDamaged`."""
+    places: dict[Path, list[LayerRecord]] = {}
     for record in records:
-        path = place_of(record.gpu)
-        present = places.setdefault(path, {_key(r): r for r in kept(path)})
-        present[_key(record)] = record
+        places.setdefault(place_of(record.gpu), []).append(record)
     for path, found in places.items():
-        write(path, found.values())
+        add(path, found)
     return sorted(places)
+
+
+def add(path: Path, records: Iterable[LayerRecord]) -> None:
+    """Into a file, in place of those of the same GPU, layer and lengths; what else it holds stays. Raises `KernelDamaged`."""
+    write(path, {_key(r): r for r in (*kept(path), *records)}.values())
 
 
 def write(path: Path, records: Iterable[LayerRecord]) -> None:
@@ -198,7 +201,7 @@ def write(path: Path, records: Iterable[LayerRecord]) -> None:
 
 
 def _key(record: LayerRecord) -> tuple[Any, ...]:
-    return record.layer, record.dtype, tuple(sorted(record.dims.items()))
+    return record.gpu, record.layer, record.dtype, tuple(sorted(record.dims.items()))
 
 
 # tables -----------------------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from typing import Any, Literal
 import authored_kernels
 import examples_curated
 
+from .. import files
 from ..errors import KernelDamaged, UnknownRun, UnknownSubject
 from ..llm.protocol import UNKNOWN_MODEL
 from ..runs import store
@@ -90,8 +91,8 @@ def entries(folders: Iterable[Path]) -> Iterator[authored_kernels.Entry]:
 def find(text: str, *, folders: Iterable[Path], runs: Path) -> Kept:
     """The kernel that a person means. Raises `UnknownSubject` with near names, or `KernelDamaged`."""
     known = list(entries(folders))
-    place = Path(text).expanduser()
-    if (place / "kernel.py").is_file() and not (place / "run.json").is_file():
+    place = files.spelled(text)
+    if place is not None and (place / "kernel.py").is_file() and not (place / "run.json").is_file():
         return dataclasses.replace(read(place.resolve()), called=text)
     for attribute in ("id", "name", "task"):
         found = [entry for entry in known if getattr(entry, attribute) == text]

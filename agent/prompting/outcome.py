@@ -147,7 +147,7 @@ def _timing(record: BenchRecord, *, gpu: bool = False) -> Timing:
         us=record.of(record.kernel).median * 1e6,
         floor_us=record.floor.seconds * 1e6,
         peers=tuple(sorted(peers.items(), key=lambda item: item[1])),
-        verdict=record.best_peer.word if record.best_peer else "",
+        verdict="SUSPECT" if record.suspicion else record.best_peer.word if record.best_peer else "",
         backends=tuple(sorted(mine.items(), key=lambda item: item[1])),
         empty=tuple(sorted(bare.items(), key=lambda item: item[1])),
         schedule=tuple((str(name), _chosen(value)) for name, value in record.of(record.kernel).config.items()),
@@ -165,6 +165,6 @@ def _chosen(schedule: Any) -> str:
 def _tile(config: Mapping[str, Any]) -> str:
     """Of the only program of a kernel."""
     (schedule,) = config.values() if len(config) == 1 else ({},)
-    if not isinstance(schedule, Mapping) or "tile_m" not in schedule:
+    if not isinstance(schedule, Mapping) or not {"tile_m", "tile_n"} <= schedule.keys():
         return ""
     return f" {schedule['tile_m']}×{schedule['tile_n']}{' ping-pong' if schedule.get('pingpong') else ''}"

@@ -32,7 +32,7 @@ import filelock
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from ..errors import RunDamaged, RunLocked, UnknownRun
-from ..files import append_line, read_lines, write_text
+from ..files import append_line, read_lines, spelled, write_text
 from ..llm.protocol import Reply, Request, Submission
 from ..records import Environment, Record, Verdict
 from ..settings import Settings
@@ -294,8 +294,8 @@ def open_run(folder: pathlib.Path) -> Run:
 
 def find(name: str, runs: pathlib.Path) -> pathlib.Path:
     """The folder of a run: a path, a run's id, or the part of an id that fits one run alone. Raises `UnknownRun`."""
-    for place in (pathlib.Path(name).expanduser(), runs / name):
-        if (place / "run.json").is_file():
+    for place in (spelled(name), spelled(str(runs / name))):
+        if place is not None and (place / "run.json").is_file():
             return place
     fitting = [place for place in list_runs(runs) if name and name in place.name]
     if len(fitting) == 1:

@@ -120,6 +120,14 @@ def test_broadcast_operands():
     assert torch.equal(add(a, b, **named).y, add(a, b, **{k: t.contiguous() for k, t in named.items()}).y)
 
 
+def test_autocast_does_not_lower_the_precision_of_a_kernel():
+    a, b = torch.randn(32, 48), torch.randn(48, 24)
+    plain = coda.matmul(a, b)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(coda.matmul(a, b), plain)
+        assert (a @ b).dtype is torch.bfloat16
+
+
 def test_exact_products():
     a = torch.tensor([[1.0, 2, 3]], dtype=torch.float16)
     b = torch.tensor([[1.0, 0], [2, -1], [0, 4]], dtype=torch.float16)

@@ -346,7 +346,17 @@ def test_problems_are_keys():
 
 def test_schedules_are_strict():
     assert Schedule.from_dict(Schedule(tile_m=64).to_dict()) == Schedule(tile_m=64)
-    for bad in ({"tile_mm": 64}, {"tile_m": "64"}, {"tile_m": 0}, {"warps": 3}, {"tma": 1}):
+    unlike: tuple[object, ...] = (
+        None,
+        [],
+        3,
+        "backend",
+        {3: 3},
+        {"backend": None},
+        {"backend": ["triton"]},
+        {"backend": ""},
+    )
+    for bad in ({"tile_mm": 64}, {"tile_m": "64"}, {"tile_m": 0}, {"warps": 3}, {"tma": 1}, *unlike):
         with pytest.raises(errors.BadSchedule):
             Schedule.from_dict(bad)
 

@@ -109,6 +109,22 @@ def test_what_was_measured_before_another_benchmark_came_is_written(
     assert layers.kept(out) == layers.kept(tmp_path / "layers" / "nvidia-test.json") == (support.record(),)
 
 
+def test_a_file_of_layers_is_added_to_and_another_file_is_left_alone(
+    session: type[support.Session], tmp_path: pathlib.Path
+) -> None:
+    out = tmp_path / "layers.json"
+    other = support.record(dims={**support.record().dims, "width": 2048, "ffn": 5632})
+    layers.write(out, [other])
+    session.results = [support.passed(support.record())]
+    assert run("--layer", "4096:11008", "--out", str(out)).exit_code == 0
+    assert layers.kept(out) == (other, support.record())
+    out.write_text('{"records": ["precious"]}')
+    found = run("--layer", "4096:11008", "--out", str(out))
+    assert found.exit_code != 0
+    assert "holds what is no record of a layer" in found.stderr
+    assert out.read_text() == '{"records": ["precious"]}'
+
+
 def test_no_gpu_is_the_same_error_as_for_kernels(session: type[support.Session]) -> None:
     session.gpu = None
     found = run("--layer", "4096:11008")
