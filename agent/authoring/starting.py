@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
+from typing import Any
 
 import examples_curated
 from coda.errors import CodaError
@@ -49,9 +50,16 @@ def start_from(kept: Kept, task: Task, goal: float | None, *, show_own: bool = F
         why = f": {'; '.join(found.set_aside)}"[:400] if found.set_aside else ""
         hint = f"measure it first, on a GPU: coda-agent bench {shlex.quote(kept.handle)} --keep"
         raise CannotImprove(f"nothing was measured of {kept.id!r}, so there is nothing to go by{why}", hint=hint)
-    return Start(
-        kernel=kept.handle, program_digest=digest, text=improve_text(kept.source, outcome.measured(records, goal))
-    )
+    text = improve_text(kept.source, outcome.measured(records, goal, _compiled(kept)))
+    return Start(kernel=kept.handle, program_digest=digest, text=text)
+
+
+def _compiled(kept: Kept) -> dict[str, Any]:
+    """Evidence of the gate `compile` in the verdict that it was kept with; empty where that is not there."""
+    gates = (kept.record("verdict.json") or {}).get("gates")
+    found = [g for g in gates if isinstance(g, dict)] if isinstance(gates, list) else []
+    evidence = next((g.get("evidence") for g in found if g.get("name") == "compile"), None)
+    return evidence if isinstance(evidence, dict) else {}
 
 
 def _digest(kept: Kept, program_json: str) -> str:

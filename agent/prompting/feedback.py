@@ -81,6 +81,8 @@ class Passed(Record):
     status: Status
     timings: tuple[Timing, ...]
     goal: float | None
+    resources: tuple[str, ...] = ()
+    """Registers and spills of each program on each backend, compiled for the first benchmark size."""
 
 
 Feedback = UnusableReply | RepeatedSource | Refused | Passed

@@ -64,15 +64,38 @@ def refused(attempt: int, verdict: Verdict) -> Refused:
 
 def passed(attempt: int, verdict: Verdict, goal: float | None) -> Passed:
     """The feedback of a pass."""
-    return measured(_records(verdict), goal, attempt=attempt, status=verdict.status)
+    return measured(_records(verdict), goal, verdict.gate("compile").evidence, attempt=attempt, status=verdict.status)
 
 
 def measured(
-    records: Sequence[BenchRecord], goal: float | None, *, attempt: int = 0, status: Status = Status.PASS
+    records: Sequence[BenchRecord],
+    goal: float | None,
+    compiled: Mapping[str, Any],
+    *,
+    attempt: int = 0,
+    status: Status = Status.PASS,
 ) -> Passed:
-    """The feedback of a right kernel with these records; attempt 0 was made before the run."""
+    """The feedback of a right kernel with these records, and this evidence of the gate `compile`; attempt 0 was made before the run."""
     several = len({r.environment.get("gpu") for r in records}) > 1
-    return Passed(attempt=attempt, status=status, timings=tuple(_timing(r, gpu=several) for r in records), goal=goal)
+    return Passed(
+        attempt=attempt,
+        status=status,
+        timings=tuple(_timing(r, gpu=several) for r in records),
+        goal=goal,
+        resources=tuple(_resources(compiled)),
+    )
+
+
+def _resources(compiled: Mapping[str, Any]) -> Iterator[str]:
+    backends = compiled.get("backends")
+    for backend, said in backends.items() if isinstance(backends, dict) else ():
+        for built in _list(said.get("built") if isinstance(said, dict) else None):
+            if built.get("shape") == "benchmark" and built.get("registers") is not None:
+                tile = _tile({"": built.get("schedule")})
+                yield (
+                    f"{built.get('name')}, {backend}{tile}: {built['registers']} registers per thread,"
+                    f" {built.get('spills') or 0} bytes spilled"
+                )
 
 
 def floor_fraction(verdict: Verdict) -> float | None:

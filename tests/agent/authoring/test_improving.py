@@ -91,6 +91,15 @@ def test_of_several_records_of_a_size_the_newest_by_the_default_protocol_is_read
     assert [row.split(" | ")[1] for row in rows] == ["70.0"]
 
 
+def test_registers_and_spills_are_told_where_they_are_known(own_folders: pathlib.Path) -> None:
+    answer = command.author(
+        Terminal("author"),
+        Asked("swiglu_backward", improve="swiglu_backward/claude", dry_run=True),
+        {"llm": "folder:x"},
+    )
+    assert "- swiglu_backward, triton 128×256: 255 registers per thread, 128 bytes spilled" in answer.data["task_text"]
+
+
 def test_feedback_of_a_later_round_has_the_same_table(tmp_path: pathlib.Path, kept: Kept) -> None:
     replies = [support.reply("PASS 0.8", program="second"), support.reply("PASS 0.97", note="again", program="second")]
     done = support.author(tmp_path, replies, improve=kept, goal=0.95)
