@@ -17,6 +17,7 @@ into `--json`, and exits with `exit_code` (2 usage, 4 refused by a gate, 5 envir
     │   ├── InvalidTask             2  a task file that cannot be used
     │   ├── UnknownRun              2  no run folder of that name
     │   ├── RunMismatch             2  a run cannot be resumed as another task
+    │   ├── CannotImprove           2  a kept kernel that a run of this task cannot start from
     │   ├── CampaignConflict        2  a record of an authoring run that its campaign cannot take
     │   ├── RunUnfinished           2  a run that has not ended, where its outcome is asked for
     │   ├── UnknownSubject          2  no run, kernel, task or example of that name
