@@ -225,23 +225,24 @@ class _Fused(torch.autograd.Function):
         y0, out, gate_up, down, qkv, mlp_gain, qkv_gain, position, frequency, *made = ctx.saved_tensors
         x1, rstd1, z, x2, rstd2, rotated = made
         backend, width = ctx.backend, x2.shape[1]
+        _, wants_y0, wants_out, wants_gate_up, wants_down, wants_qkv, *_ = ctx.needs_input_grad  # frozen: no GEMM
         dz, zdz = rope_backward(dqkv, rotated, position=position, frequency=frequency, backend=backend)
         dx, normed, d_qkv_gain = rms_backward(
             dz, qkv, h=x2, gamma=qkv_gain, rstd=rstd2, s=zdz / width, dres=dx2, backend=backend
         )
-        d_qkv = dz.mT @ normed
+        d_qkv = dz.mT @ normed if wants_qkv else None
         del dz, normed
         dz, h, zdz = swiglu_backward(dx, down, z=z, backend=backend)
-        d_down = dx.mT @ h
+        d_down = dx.mT @ h if wants_down else None
         del h
         dx, normed, d_mlp_gain = rms_backward(
             dz, gate_up, h=x1, gamma=mlp_gain, rstd=rstd1, s=zdz / width, dres=dx, backend=backend
         )
-        d_gate_up = dz.mT @ normed
+        d_gate_up = dz.mT @ normed if wants_gate_up else None
         del dz, normed
-        weights = (dx.mT @ y0, d_gate_up, d_down, d_qkv)
+        weights = (dx.mT @ y0 if wants_out else None, d_gate_up, d_down, d_qkv)
         gains = (d_mlp_gain.to(mlp_gain.dtype), d_qkv_gain.to(qkv_gain.dtype))
-        return dx, dx @ out, *weights, *gains, None, None, None, None
+        return dx, dx @ out if wants_y0 else None, *weights, *gains, None, None, None, None
 
 
 class Layer(_Parameters):

@@ -214,3 +214,19 @@ def test_the_parameters_of_a_reference_are_not_loaded_as_they_are() -> None:
 def test_numbers_that_no_layer_has_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ShapeMismatch, match="a layer's"):
         llama.Layer(dataclasses.replace(SMALL, **change))
+
+
+@pytest.mark.parametrize("frozen", ["y0", *llama.WEIGHTS])
+def test_what_is_frozen_gets_no_gradient_and_changes_no_other(frozen: str) -> None:
+    reference, (x0, y0), position = drawn(SMALL, 9)
+    layer = llama.Layer.from_reference(reference)
+    leaves = {"x0": x0, "y0": y0, **dict(layer.named_parameters())}
+
+    def gradients(names: list[str]) -> dict[str, Tensor]:
+        total = sum(x.square().sum() for x in layer(x0, y0, position))
+        return dict(zip(names, torch.autograd.grad(total, [leaves[n] for n in names]), strict=True))
+
+    full = gradients(list(leaves))
+    leaves[frozen].requires_grad_(False)
+    left = gradients([n for n in leaves if n != frozen])
+    assert all(torch.equal(full[n], x) for n, x in left.items())
