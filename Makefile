@@ -30,7 +30,7 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/cog --check -P README.md AGENTS.md examples_curated/README.md examples_curated/records/README.md authored_kernels/README.md agent/tasks/README.md
+	$(BIN)/cog --check -P README.md AGENTS.md examples_curated/README.md examples_curated/records/README.md authored_kernels/README.md agent/tasks/README.md || { echo "generated text is stale, as after a kernel was kept or a task added: make fix"; exit 1; }
 	$(BIN)/codespell
 
 fix: $(STAMP)

@@ -102,7 +102,8 @@ def author(
     improve: Annotated[
         str | None,
         typer.Option(
-            metavar="KERNEL", help="Start from a kept kernel and what was measured of it. Default: from nothing."
+            metavar="KERNEL",
+            help="Start from a kept kernel and what was measured of it; how fast the new one is shows on a GPU. Default: from nothing.",
         ),
     ] = None,
     show_own: Annotated[bool, typer.Option("--show-own-example", help="Withhold no example; recorded.")] = False,

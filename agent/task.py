@@ -21,6 +21,7 @@ import pathlib
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from .errors import InvalidTask, UnknownTask
@@ -210,22 +211,30 @@ def _card(path: pathlib.Path) -> Card:
 
 
 def load(task_id: str, folder: pathlib.Path = FOLDER) -> Task:
-    """A task by id. Raises `UnknownTask`."""
+    """A task by id. Raises `UnknownTask` or `InvalidTask`."""
     known = cards(folder)
     if task_id not in known:
         raise UnknownTask(task_id, near=_near(task_id, known))
     path = known[task_id].path
-    if folder == FOLDER:
-        module = importlib.import_module(f"{__package__}.tasks.{task_id}")
-    else:
-        spec = importlib.util.spec_from_file_location(f"coda_task_{task_id}", path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
+    try:
+        module = _imported(path, task_id, folder)
+    except Exception as error:  # whatever the file of a task's author raises
+        what = f"{path.name} cannot be used: {type(error).__name__}: {error}"
+        raise InvalidTask(what, hint="mend the file; `coda-agent lint` tries it again") from error
     task: Task = module.TASK
     return task
+
+
+def _imported(path: pathlib.Path, task_id: str, folder: pathlib.Path) -> ModuleType:
+    if folder == FOLDER:
+        return importlib.import_module(f"{__package__}.tasks.{task_id}")
+    spec = importlib.util.spec_from_file_location(f"coda_task_{task_id}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 def find(text: str, folder: pathlib.Path = FOLDER) -> Card:

@@ -12,6 +12,7 @@ programs are.
 from __future__ import annotations
 
 import difflib
+import json
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -128,6 +129,10 @@ def facts(kept: Kept, verdict: Verdict, digests: tuple[str, str]) -> Iterator[tu
     if known:
         cost = known.get("cost_usd")
         yield "cost", f"${cost:.4f}" if isinstance(cost, (int, float)) else "not known"
+    if known.get("improves"):
+        yield "started from", str(known["improves"])
+    if kept.schedule is not None:
+        yield "schedule", json.dumps(kept.schedule, sort_keys=True)
     if known.get("examples"):
         yield "examples shown", ", ".join(map(str, known["examples"]))
     recorded, retraced = digests
@@ -174,7 +179,7 @@ def nearest(source: str, verdict: Verdict) -> tuple[str, tuple[str, ...]]:
         texts = "the texts differ as shown" if lines else "and the same text"
         return f"Same program as the curated example {best.id}: equal digests, {texts}.", lines
     alike = 100 * bank.similarity(best.program, program)
-    return f"{best.id}: {alike:.0f} % of the operations are the same.", lines
+    return f"{best.id}: {alike:.0f} % of the operations are of the same kinds, however they are put together.", lines
 
 
 def errors(verdict: Verdict) -> Iterator[dict[str, Any]]:
@@ -195,6 +200,7 @@ def errors(verdict: Verdict) -> Iterator[dict[str, Any]]:
                 "over": ratio is None or ratio > 1,
                 "blocks": found.get("blocks", "?"),
                 "bad_blocks": found.get("bad_blocks", "?"),
+                "distribution": str(found.get("distribution", "?")),
                 "where": f"{found.get('where', '?')} sizes, {found.get('distribution', '?')} values",
             }
 
@@ -233,7 +239,8 @@ def untested(task: Task, verdict: Verdict) -> Iterator[str]:
     if largest is not None and numerics:
         sizes = ", ".join(f"{name} {length}" for name, length in largest.items())
         yield f"sizes: numerics ran on cut-down shapes; nothing above the task's largest ({sizes}) was compiled or timed"
-    yield f"values: only the distributions {', '.join(task.distributions)} were drawn"
+    drawn = dict.fromkeys((*task.distributions, *(e["distribution"] for e in errors(verdict))))
+    yield f"values: only the distributions {', '.join(drawn)} were drawn"
 
 
 # documents ------------------------------------------------------------------------------------------------------------

@@ -206,7 +206,7 @@ def _require_words(reviewer: str, note: str, waiver: str | None) -> None:
 
 def _not_a_candidate(kept: Kept, replace: bool) -> Iterator[str]:
     if kept.origin == "run":
-        yield "it was not kept: only a kernel that passed every required gate is"
+        yield "it was not kept: only a kernel that passed every required gate is, and no program twice"
     if (kept.folder / FILE).is_file() and not replace:
         yield "it is promoted already (--replace promotes it anew)"
 

@@ -122,11 +122,14 @@ def of_any_kind(text: str, error: UnknownSubject, tasks: tuple[str, ...]) -> Unk
 
 
 def of_run(folder: Path) -> Kept:
-    """What a run left: its kept kernel, else its best attempt. Raises `UnknownSubject` where it judged none."""
+    """What a run left: the kernel that it kept, else its best attempt; where the same program was kept before, its own attempt, which
+    is another text by another author. Raises `UnknownSubject` where it judged none."""
     run = store.open_run(folder)
     summary = run.summary
     if summary is not None and summary.kept is not None and (Path(summary.kept.path) / "kernel.py").is_file():
-        return read(Path(summary.kept.path), run=folder)
+        kept = read(Path(summary.kept.path), run=folder)
+        if not summary.kept.same_program or kept.provenance.get("run") == run.info.id:
+            return kept
     judged = run.verdicts
     if not judged:
         hint = f"`coda-agent author {run.info.task} --resume {shlex.quote(folder.name)}` goes on with it"

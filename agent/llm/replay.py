@@ -117,7 +117,7 @@ class ReplayLLM:
         elif recorded != request.prompt_sha:
             notes.append(
                 f"prompt drift in round {request.round}: recorded {recorded[:12]}, now {request.prompt_sha[:12]}; "
-                "the recorded reply answers an older prompt"
+                "the recorded reply answers an older wording of the task, and is judged as it is"
             )
         self.drift.extend(notes[len(reply.notes) :])
         if on_text is not None and reply.text:

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from agent import task as bank
-from agent.errors import UnknownTask
+from agent.errors import InvalidTask, UnknownTask
 
 IDS = tuple(sorted(bank.cards()))
 FAMILIES = {
@@ -395,3 +395,10 @@ def test_the_residual_gradient_is_added_once() -> None:
     x = _inputs(task, {"M": 5, "N": 6, "K": 4}, "float64")
     without = task.reference(**{**x, "dres": torch.zeros_like(x["dres"])})
     torch.testing.assert_close(task.reference(**x)["dh"] - without["dh"], x["dres"], rtol=1e-10, atol=1e-10)
+
+
+def test_a_task_file_that_raises_is_its_authors_mistake(tmp_path: pathlib.Path) -> None:
+    text = (bank.FOLDER / "rms_scale.py").read_text(encoding="utf-8")
+    (tmp_path / "rms_scale.py").write_text(text.replace("    reference=reference,\n", "", 1), encoding="utf-8")
+    with pytest.raises(InvalidTask, match=r"rms_scale\.py cannot be used: TypeError: .*'reference'"):
+        bank.load("rms_scale", tmp_path)

@@ -190,3 +190,16 @@ def test_every_kept_kernel_that_was_measured_can_be_started_from(own_folders: pa
         )
         assert "Where to start" in answer.data["task_text"]
         assert answer.next == f"coda-agent author {entry.task} --improve {entry.id}"
+
+
+def test_a_run_that_made_a_kept_program_again_is_read_as_its_own_attempt(tmp_path: pathlib.Path) -> None:
+    first = support.author(tmp_path / "first", [support.reply("PASS")])
+    assert first.summary.kept is not None
+    shutil.copytree(tmp_path / "first" / "kept", tmp_path / "again" / "kept")
+    again = support.author(tmp_path / "again", [support.reply("PASS", note="other words")])
+    assert again.summary.kept is not None
+    assert again.summary.kept.same_program
+    found = shelves.of_run(again.run.folder)
+    assert (found.origin, found.provenance["run"]) == ("run", again.run.info.id)
+    assert "other words" in found.source
+    assert shelves.of_run(first.run.folder).origin == "kernel"
