@@ -398,7 +398,7 @@ def test_the_residual_gradient_is_added_once() -> None:
 
 
 def test_a_task_file_that_raises_is_its_authors_mistake(tmp_path: pathlib.Path) -> None:
-    text = (bank.FOLDER / "rms_scale.py").read_text(encoding="utf-8")
+    text = (bank.FOLDER / "rms_scale.py").read_text(encoding="utf-8").replace("from ..", "from agent.")
     (tmp_path / "rms_scale.py").write_text(text.replace("    reference=reference,\n", "", 1), encoding="utf-8")
     with pytest.raises(InvalidTask, match=r"rms_scale\.py cannot be used: TypeError: .*'reference'"):
         bank.load("rms_scale", tmp_path)
