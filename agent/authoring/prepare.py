@@ -63,7 +63,7 @@ def prepare(
     show_own: bool = False,
     start: store.Start | None = None,
 ) -> Prompt:
-    """The prompt of a task, from the curated bank unless `examples` are given, and of the kernel to start from."""
+    """The prompt of a task, from the curated bank unless `examples` are given; after the task, what is said of the `start`."""
     known = bank.examples() if examples is None else examples
     interface = bank.interface_of(task, known)
     shown = bank.choose(task.id, known, budget=budget, show_own=show_own, interface=interface)

@@ -13,12 +13,11 @@ import shlex
 from typing import Any
 
 import examples_curated
-from coda.errors import CodaError
-from coda.kernel import from_json
 
 from ..errors import CannotImprove
 from ..keeping import ratios
 from ..keeping.measured import of_kernel
+from ..keeping.reviews import recorded_digest
 from ..keeping.shelves import Kept
 from ..prompting import outcome
 from ..prompting.prompt import improve_text
@@ -40,7 +39,7 @@ def start_from(kept: Kept, task: Task, goal: float | None, *, show_own: bool = F
         raise CannotImprove(
             f"{kept.id!r} is an attempt that was not kept", hint="`coda-agent list kernels` shows those"
         )
-    digest = _digest(kept, kept.program_json)
+    digest = _digest(kept)
     if not show_own and any(examples_curated.load(e).program.digest == digest for e in examples_curated.catalog()):
         hint = "--show-own-example shows it all the same; recorded"
         raise CannotImprove(f"{kept.id!r} is the same program as a curated example, which is withheld", hint=hint)
@@ -62,17 +61,16 @@ def _compiled(kept: Kept) -> dict[str, Any]:
     return evidence if isinstance(evidence, dict) else {}
 
 
-def _digest(kept: Kept, program_json: str) -> str:
+def _digest(kept: Kept) -> str:
     """Of the program, as long as source and program are what was kept."""
     changed = f"{kept.id!r} has changed since it was kept"
     hint = f"`coda-agent review {shlex.quote(kept.handle)}` judges it afresh"
     known = kept.provenance.get("source_sha256")
     if known is not None and hashlib.sha256(kept.source.encode()).hexdigest() != known:
         raise CannotImprove(f"{changed}: kernel.py is not the text that was judged", hint=hint)
-    try:
-        digest = from_json(program_json).program.digest
-    except CodaError as error:
-        raise CannotImprove(f"{changed}: program.json is no program: {error.what}", hint=hint) from error
+    digest, complaints = recorded_digest(kept)
+    if complaints:
+        raise CannotImprove(f"{changed}: {'; '.join(complaints)}", hint=hint)
     if kept.provenance.get("program_digest", digest) != digest:
         raise CannotImprove(f"{changed}: program.json is not the program that was judged", hint=hint)
     return digest

@@ -97,18 +97,10 @@ def author(terminal: Terminal, asked: Asked, flags: Mapping[str, Any]) -> Answer
     _check_folders(settings, asked, card, folder)
     # From here on torch is needed.
     from ..authoring import loop
-    from ..authoring.prepare import new_run, prepare
+    from ..authoring.prepare import new_run
 
-    task = load(card.id)
-    prompt = prepare(
-        task,
-        model=settings.model,
-        max_tokens=settings.max_tokens,
-        effort=settings.effort,
-        budget=settings.example_tokens,
-        show_own=asked.show_own,
-        start=_start(asked, info, task, settings),
-    )
+    prompt = _prompt(card, settings, asked, info)
+    task = prompt.task
     # after the prompt: what cannot be improved is refused without waiting for it
     _lint(terminal, task, settings)
     if folder is None:
@@ -236,12 +228,12 @@ def _limits(settings: Settings) -> Limits:
 # before the first token -----------------------------------------------------------------------------------------------
 
 
-def _dry_run(card: Card, settings: Settings, asked: Asked, info: store.RunInfo | None) -> Answer:
-    """The first request and what it would take; nobody is asked."""
+def _prompt(card: Card, settings: Settings, asked: Asked, info: store.RunInfo | None) -> Prompt:
+    """Of a new run, or of one that goes on."""
     from ..authoring.prepare import prepare
 
     task = load(card.id)
-    prompt: Prompt = prepare(
+    return prepare(
         task,
         model=settings.model,
         max_tokens=settings.max_tokens,
@@ -250,6 +242,11 @@ def _dry_run(card: Card, settings: Settings, asked: Asked, info: store.RunInfo |
         show_own=asked.show_own,
         start=_start(asked, info, task, settings),
     )
+
+
+def _dry_run(card: Card, settings: Settings, asked: Asked, info: store.RunInfo | None) -> Answer:
+    """The first request and what it would take; nobody is asked."""
+    prompt = _prompt(card, settings, asked, info)
     request: Request = prompt.request([], 1)
     tokens = estimate_tokens(request)
     billed = parse(settings.llm).provider not in FREE

@@ -112,7 +112,7 @@ def bench(terminal: Terminal, asked: Asked) -> Answer:
     )
     jobs = benchmarks.jobs(found, _shapes(asked), asked.peers)
     options = _options(asked)
-    log = benchmarks.Log(_log(asked, settings.runs_dir.parent / "bench"))
+    log = benchmarks.Log(_log(asked, settings.runs_dir))
     _require_places(asked, log.path)
     where = machine(options)
     if asked.keep:
@@ -173,7 +173,7 @@ def fresh(terminal: Terminal, texts: Sequence[str], *, everything: bool = False)
     found = benchmarks.targets(asked.subjects, folders=shelves, runs=runs, everything=everything)
     found = benchmarks.with_examples(found)
     options = _options(asked)
-    log = benchmarks.Log(_log(asked, runs.parent / "bench"))
+    log = benchmarks.Log(_log(asked, runs))
     where = machine(options)
     benchmarks.readable(found, where.environment.get("gpu", measured.UNKNOWN))
     sweep = benchmarks.measure(
@@ -215,10 +215,15 @@ def _options(asked: Asked) -> Options:
     )
 
 
-def _log(asked: Asked, usual: Path) -> Path:
+def folder_of_now(runs: Path) -> Path:
+    """A folder of now for what is measured, beside the runs."""
+    return runs.parent / "bench" / datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
+
+
+def _log(asked: Asked, runs: Path) -> Path:
     """Where results go as they come."""
     if asked.out is None:
-        return usual / datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S") / LOG
+        return folder_of_now(runs) / LOG
     return asked.out.with_suffix(".jsonl") if asked.out.suffix == ".json" else asked.out / LOG
 
 

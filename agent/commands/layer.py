@@ -9,7 +9,6 @@ Neighbours: `agent.keeping.layers` measures and has the table, `bench.py` is the
 from __future__ import annotations
 
 import dataclasses
-import datetime
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,7 +82,8 @@ def bench(terminal: Terminal, asked: Asked) -> Answer:
     from ..keeping import layers
     from ..verify.suite import Options
 
-    keep, out = asked.of_kernels.keep, asked.of_kernels.out or _usual(terminal)
+    keep, out = asked.of_kernels.keep, asked.of_kernels.out
+    out = out or of_kernels.folder_of_now(terminal.settings().runs_dir) / "layers.json"
     try:
         files.require_place(out)
         layers.kept(out)  # whether it can be added to
@@ -103,11 +103,6 @@ def bench(terminal: Terminal, asked: Asked) -> Answer:
         layers.add(out, [record])  # as they come: a layer takes minutes, and the next one may be interrupted
         paths |= dict.fromkeys([out, *(layers.keep([record]) if keep else ())])
     return _answer(found, records, [("records", path) for path in paths])
-
-
-def _usual(terminal: Terminal) -> Path:
-    when = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
-    return terminal.settings().runs_dir.parent / "bench" / when / "layers.json"
 
 
 def _answer(found: Sequence[Outcome], records: Sequence[LayerRecord], paths: Sequence[tuple[str, Path]]) -> Answer:

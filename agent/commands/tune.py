@@ -127,7 +127,9 @@ def _arch(asked: Asked) -> str:
     """Of the GPU; without one what is asked for, where nothing is measured. Raises `BenchUnavailable` or `UsageError`."""
     import torch
 
-    here = "sm_{}{}".format(*torch.cuda.get_device_capability()) if torch.cuda.is_available() else None
+    from ..verify.runner import arch_here
+
+    here = arch_here() if torch.cuda.is_available() else None
     if asked.dry_run or asked.compile_only:
         return asked.arch or here or DEFAULT_ARCH
     if here is None:

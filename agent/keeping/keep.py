@@ -63,7 +63,7 @@ class Provenance(Record):
     """Tokens of the run until then."""
     cost_usd: float | None
     improves: str | None = None
-    """The kept kernel that the run started from, as the person named it."""
+    """The kept kernel that the run started from: its id, or its folder where it is on no shelf."""
     seeds_commitment: str
     """SHA-256 over the judge's seeds, which are in verdict.json."""
     rationale: str = ""

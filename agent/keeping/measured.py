@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import examples_curated
-from coda.bench.record import FORMAT, BenchRecord, Measured
+from coda.bench.record import FORMAT, KERNELS, BenchRecord, Measured
 from coda.bench.timing import NOISE
 
 from ..records import Verdict
@@ -30,8 +30,6 @@ from .shelves import Kept
 
 MAX_DEPTH = 8
 UNKNOWN = "unknown GPU"
-KERNELS = ("candidate", "llm")
-"""Authors of what is measured, in records: its other backends are no ceilings."""
 _SHAPE_OF_A_RECORD = {"task", "program_digest", "measured", "compared"}
 
 

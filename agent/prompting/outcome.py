@@ -18,15 +18,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from coda.bench import empty
-from coda.bench.record import BenchRecord
+from coda.bench.record import KERNELS, BenchRecord
 from coda.problem import Schedule
 
 from ..records import GateRecord, Status, Verdict
 from ..verify.feedback import digest
 from .feedback import Passed, Refused, Timing
 
-KERNELS = ("candidate", "llm")
-"""Authors of the kernel's own variants in a record."""
 _NUMBER = re.compile(r"(?<![A-Za-z_0-9.])\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
 

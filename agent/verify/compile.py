@@ -23,9 +23,9 @@ from coda.problem import Schedule
 from coda.program import EpilogueProgram
 
 from ..records import GateRecord, Status
-from ..task import Dims, Input, Task, lengths
-from .inputs import input_dtype
-from .runner import own, problems, valid
+from ..task import Dims, Task
+from .inputs import blank
+from .runner import own, problems, schedule_of, valid
 from .subject import Subject, load_task
 from .worker import call_all
 
@@ -101,18 +101,6 @@ def _together(said: Mapping[str, GateRecord], arch: str) -> GateRecord:
     )
 
 
-def example_inputs(task: Task, dims: Dims, dtype: str) -> dict[str, Any]:
-    """Every input on the meta device: shapes and dtypes without data."""
-    import torch
-
-    def one(i: Input) -> Any:
-        if i.default is not None:
-            return i.default
-        return torch.empty(lengths(i.shape, dims), dtype=getattr(torch, input_dtype(i, dtype)), device="meta")
-
-    return {i.name: one(i) for i in task.inputs}
-
-
 def shapes(task: Task) -> dict[str, Dims]:
     """What is compiled for: small, where tiles are cut, and full size."""
     found = {}
@@ -131,11 +119,11 @@ def work(payload: dict[str, Any]) -> dict[str, Any]:
         backend = registry.get(payload["backend"])
     except (BackendUnavailable, CodaError) as error:
         return {"status": "NOT_RUN", "reason": f"{error.what}: {error.got or ''}", "evidence": {}}
-    schedule = Schedule.from_dict(payload["schedule"]) if payload["schedule"] else None
+    schedule = schedule_of(payload)
     built: list[dict[str, Any]] = []
     *_, made_for = shapes(task)  # an author's schedule: there it must be valid
     for where, dims in shapes(task).items():
-        for part, problem in problems(subject, example_inputs(task, dims, DTYPE), payload["arch"]):
+        for part, problem in problems(subject, blank(task, dims, DTYPE), payload["arch"]):
             mine = own(schedule, backend.name, part) if where == made_for else valid(schedule, backend, part, problem)
             built.append({"shape": where, **_build(backend, part, problem, mine, payload["arch"])})
     refused = next((b for b in built if b.get("fault") == "schedule"), None)

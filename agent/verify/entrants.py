@@ -36,7 +36,7 @@ from . import inputs as draws
 from .blame import OUT_OF_MEMORY, blame, out_of_memory, trusted
 from .numerics import Case, expected
 from .racing import DTYPE, Check, Tensors, Variant
-from .runner import own, problems
+from .runner import arch_here, own, problems, schedule_of
 from .subject import Subject
 
 SETS = 3
@@ -121,7 +121,7 @@ def enter(
 
 def _kernels(found: Entrants, subject: Subject, payload: Mapping[str, Any], inputs: Inputs, guard: Guard) -> None:
     """The candidate on every fused backend that runs it here, called as a user calls it; the others with their reason."""
-    schedule = Schedule.from_dict(payload["schedule"]) if payload["schedule"] else None
+    schedule = schedule_of(payload)
     kernel = from_json(payload["program"])
     for name in payload["backends"] or [n for n in registry.MODULES if n != "reference"]:
         theirs = next((s for part in subject.parts if (s := own(schedule, name, part))), None)
@@ -194,7 +194,7 @@ def caller(kernel: Any, subject: Subject, backend: str, config: Schedule | None)
 
 def _schedules(subject: Subject, inputs: Inputs, backend: str, config: Schedule | None) -> dict[str, Any]:
     """What each of its programs ran with."""
-    arch = "sm_{}{}".format(*torch.cuda.get_device_capability())
+    arch = arch_here()
     found: dict[str, Any] = {}
     for part, problem in problems(subject, inputs, arch):
         found[part.name] = choose(part, problem, backend, own(config, backend, part))[1].to_dict()
@@ -205,7 +205,7 @@ def _origin(subject: Subject, inputs: Inputs, config: Schedule | None, schedules
     """Where the schedules of a variant come from, as `coda.bench.record.Measured.origin` has it."""
     if config is not None:
         return "author"
-    arch = "sm_{}{}".format(*torch.cuda.get_device_capability())
+    arch = arch_here()
     found = [
         part.name in schedules and is_measured(part, problem, Schedule.from_dict(schedules[part.name]))
         for part, problem in problems(subject, inputs, arch)

@@ -53,7 +53,7 @@ from . import inputs as draws
 from .algebra import reference
 from .blame import blame, described, trusted
 from .patterns import describe
-from .runner import Buffers, Run, Runner, in_turn, problems, submitted
+from .runner import Buffers, Run, Runner, arch_here, in_turn, problems, schedule_of, submitted
 from .sizes import Rules, bounded, hidden
 from .subject import Subject, load_task
 
@@ -438,8 +438,8 @@ def build(payload: dict[str, Any]) -> dict[str, Any]:
     """{"program", "task", "seed", "schedule", "backends", "seconds"} -> how many kernels were built."""
     task = load_task(payload["task"])
     subject = Subject.read(payload["program"], task)
-    schedule = Schedule.from_dict(payload["schedule"]) if payload["schedule"] else None
-    arch = "sm_{}{}".format(*torch.cuda.get_device_capability())
+    schedule = schedule_of(payload)
+    arch = arch_here()
     todo = kernels(task, subject, payload["seed"], schedule, arch, device="cuda")
     return {"kernels": build_ahead(todo, backends=payload["backends"], budget_s=payload["seconds"])}
 
@@ -458,7 +458,7 @@ def _on_backends(payload: Mapping[str, Any]) -> dict[str, Any]:
     names = payload["backends"] or [n for n in registry.MODULES if n != "reference"]
     if device == "cpu":
         names = [n for n in names if n == "triton"]
-    schedule = Schedule.from_dict(payload["schedule"]) if payload["schedule"] else None
+    schedule = schedule_of(payload)
     tried: dict[str, Any] = {}
     for name in names:
         ready = registry.available().get(name, registry.Support(False, "no such backend"))

@@ -5,6 +5,7 @@ Buffers   such an allocator: poisoned, guarded, and able to say what was written
 problems  the Problem of every program of a plan at some inputs, on meta tensors: nothing is computed
 own       an author's schedule, where it is meant for a program on a backend; `valid`: and this problem can have it;
           `submitted`: on its own backend, for the tuner
+arch_here, schedule_of  the current GPU's architecture; an author's schedule out of a payload
 in_turn   a gate's work while no other process of ours uses the GPU
 """
 
@@ -100,6 +101,16 @@ class Runner:
             schedule = theirs or self.backend.default_schedule(part, problem)
             self._artifacts[key] = self.backend.compile(part, problem, schedule, None)
         return self._artifacts[key]
+
+
+def arch_here() -> str:
+    """Architecture of the current GPU, such as sm_90."""
+    return "sm_{}{}".format(*torch.cuda.get_device_capability())
+
+
+def schedule_of(payload: Mapping[str, Any]) -> Schedule | None:
+    """The author's schedule in a worker's payload, if there is one."""
+    return Schedule.from_dict(payload["schedule"]) if payload["schedule"] else None
 
 
 def own(schedule: Schedule | None, backend: str, part: EpilogueProgram) -> Schedule | None:

@@ -14,7 +14,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
-import torch
 from pydantic import JsonValue
 
 from coda.problem import ITEM_BYTES, Problem, Schedule
@@ -22,7 +21,7 @@ from coda.tuning import Job, Outcome, tune
 
 from ..task import Dims
 from .inputs import blank
-from .runner import problems, submitted
+from .runner import arch_here, problems, submitted
 from .subject import Subject
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ def tuned(run: Judgement) -> list[dict[str, JsonValue]]:
     """Tune every program of the judged kernel at the benchmark's shapes, if that was asked for: what won, for the evidence."""
     if not run.options.tune or run.subject is None:
         return []
-    arch = "sm_{}{}".format(*torch.cuda.get_device_capability())
+    arch = arch_here()
     shapes = run.options.bench_shapes or tuple(dict(s.dims) for s in run.task.shapes_of("benchmark"))
     jobs: dict[Job, None] = {}
     for dims in shapes:

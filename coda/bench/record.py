@@ -28,6 +28,8 @@ from coda.schedules import DISTRIBUTIONS
 FORMAT = "coda.bench/1"
 LONE = re.compile(r"\\u[dD][89a-fA-F]")
 """Half of a character beyond 16 bits, in JSON: fine where the other half follows."""
+KERNELS = ("candidate", "llm")
+"""Authors of what is measured, in records: its other backends are no ceilings."""
 MOST = 10**30
 """More than any time, rate, length or count of a record."""
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")

@@ -323,11 +323,12 @@ def _measured(program: EpilogueProgram, problem: Problem) -> Schedule:
     if family(problem.arch) == 100:
         return Schedule(backend="cutedsl", tile_m=128, tile_n=128, cluster_m=1)
     whole = _whole(program)
-    if _one_wave_of_rows(problem) and _light(program) and 256 % whole == 0:
+    wide = _light(program) and WIDEST[1] % whole == 0
+    if wide and _one_wave_of_rows(problem):
         return Schedule(backend="cutedsl", tile_m=128, tile_n=256, cluster_m=2)
     possible = [tile for tile in SPEEDS if tile[1] % whole == 0] or list(SPEEDS)
     tiles = [tile for tile in possible if tile[1] != 192 or _instructions(program) < BUSY] or possible
-    if problem.k >= LONG and _light(program) and 256 % whole == 0:
+    if wide and problem.k >= LONG:
         tiles = [*tiles, WIDEST]
     m, n, cluster, _ = max(tiles, key=lambda tile: tile[3] * _filled(problem, tile[0], tile[1]))
     if problem.m <= m:  # a cluster's second tile would be beyond the matrix

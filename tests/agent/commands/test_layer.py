@@ -22,12 +22,8 @@ pytestmark = pytest.mark.null
 def session(
     monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, own_folders: pathlib.Path
 ) -> type[support.Session]:
-    monkeypatch.setattr(layers, "WorkerSession", support.Session)
-    monkeypatch.setattr(layers, "RECORDS", tmp_path / "layers")
     monkeypatch.setenv("CODA_AGENT_HOME", str(tmp_path / "home"))
-    for name, value in (("gpu", "test-gpu"), ("results", []), ("asked", [])):
-        monkeypatch.setattr(support.Session, name, value)
-    return support.Session
+    return support.scripted(monkeypatch, tmp_path)
 
 
 def run(*args: str) -> Any:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pathlib
 import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import pytest
 import torch
 
 from agent.keeping import layer_race, layers
@@ -85,6 +87,15 @@ class Session:
             return answered({"gpu": self.gpu, "memory": 2**37, "environment": GPU})
         self.asked.append(payload)
         return self.results.pop(0)
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, folder: pathlib.Path) -> type[Session]:
+    """Such sessions, nothing asked and no result yet, and a bank of records below the folder."""
+    monkeypatch.setattr(layers, "WorkerSession", Session)
+    monkeypatch.setattr(layers, "RECORDS", folder / "layers")
+    for name, value in (("gpu", "test-gpu"), ("results", []), ("asked", [])):
+        monkeypatch.setattr(Session, name, value)
+    return Session
 
 
 def answered(result: dict[str, Any]) -> WorkerOutcome:

@@ -39,12 +39,8 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> type[support.Session]:
-    monkeypatch.setattr(layers, "WorkerSession", support.Session)
-    monkeypatch.setattr(layers, "RECORDS", tmp_path / "layers")
     monkeypatch.setenv("CODA_CACHE_DIR", str(tmp_path / "cache"))
-    for name, value in (("gpu", "test-gpu"), ("results", []), ("asked", [])):
-        monkeypatch.setattr(support.Session, name, value)
-    return support.Session
+    return support.scripted(monkeypatch, tmp_path)
 
 
 # the process ------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ import pytest
 from agent.records import GateRecord, Status
 from agent.task import load
 from agent.verify import compile, exploits
-from agent.verify.compile import _together, example_inputs, shapes
+from agent.verify.compile import _together, shapes
+from agent.verify.inputs import blank
 from agent.verify.judge import Limits, Options, Run
 from agent.verify.runner import problems
 from agent.verify.subject import Subject, task_ref
@@ -200,7 +201,7 @@ def test_inner_shapes_of_a_plan_are_known_without_computing() -> None:
     kernel = importlib.import_module("examples_curated.residual_rms_linear").kernel
     task = load("residual_rms_linear")
     found = problems(
-        Subject(kernel.program, task), example_inputs(task, {"M": 8, "N": 16, "K": 4, "P": 32}, "bfloat16"), "sm_90"
+        Subject(kernel.program, task), blank(task, {"M": 8, "N": 16, "K": 4, "P": 32}, "bfloat16"), "sm_90"
     )
     assert [(p.m, p.n, p.k) for part, p in found if part.kind == "epilogue"] == [(8, 16, 4), (8, 32, 16)]
     assert set(shapes(task)) == {"smoke", "benchmark"}
