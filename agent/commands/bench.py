@@ -127,7 +127,7 @@ def bench(terminal: Terminal, asked: Asked) -> Answer:
         paths += [("records", path) for path in benchmarks.keep(found, sweep.results)]
     rows = results.table(records)
     answer = _answer(sweep, where, records, rows, paths, resume=log.path.parent if asked.out is None else asked.out)
-    return answer if tuned is None else _with_tuning(answer, tuned)
+    return answer if tuned is None else with_tuning(answer, tuned)
 
 
 def machine(options: Options) -> Machine:
@@ -255,7 +255,7 @@ def _tuned(terminal: Terminal, asked: Asked, found: Sequence[Target]) -> Answer:
     return tune.tune(terminal, wanted, found)
 
 
-def _with_tuning(answer: Answer, tuned: Answer) -> Answer:
+def with_tuning(answer: Answer, tuned: Answer) -> Answer:
     """What was not tuned ran with a schedule that nobody measured: it is said, and no success."""
     data = {**answer.data, "tuned": tuned.data}
     said = [*answer.warnings, *tuned.warnings]

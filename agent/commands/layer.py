@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 TOKENS = 16384
 WRITTEN = "write a layer as D:FFN, in numbers, D a multiple of 128: --layer 4096:11008"
-BESIDE = ("rounds", "keep", "out")
+BESIDE = ("rounds", "tune", "keep", "out")
 """Of the flags for kernels, those that go with layers too."""
 NAMES = {"subjects": "a name", "everything": "--all", "backends": "--backend", "budget_s": "--budget"}
 """Of flags that are called otherwise than their fields."""
@@ -92,6 +92,7 @@ def bench(terminal: Terminal, asked: Asked) -> Answer:
         raise FolderUnusable(what, hint="name another place with --out") from error
     if keep:
         layers.readable()
+    tuned = _tuned(terminal, wanted) if asked.of_kernels.tune else None
     found: list[Outcome] = []
     records: list[LayerRecord] = []
     paths: dict[Path, None] = {}
@@ -102,7 +103,20 @@ def bench(terminal: Terminal, asked: Asked) -> Answer:
         records.append(record)
         layers.add(out, [record])  # as they come: a layer takes minutes, and the next one may be interrupted
         paths |= dict.fromkeys([out, *(layers.keep([record]) if keep else ())])
-    return _answer(found, records, [("records", path) for path in paths])
+    answer = _answer(found, records, [("records", path) for path in paths])
+    return answer if tuned is None else of_kernels.with_tuning(answer, tuned)
+
+
+def _tuned(terminal: Terminal, wanted: Sequence[Wanted]) -> Answer:
+    """The fastest schedules of every program that these layers run."""
+    from ..keeping import layer_race
+    from . import tune
+
+    asked = tune.Asked(())
+    arch = tune.arch_of(asked)
+    jobs = dict.fromkeys(job for one in wanted for job in layer_race.programs(one, arch))
+    terminal.say(f"tuning {render.count(len(jobs), 'program')} of {render.count(len(wanted), 'layer')}")
+    return tune.measured(terminal, list(jobs), asked)
 
 
 def _answer(found: Sequence[Outcome], records: Sequence[LayerRecord], paths: Sequence[tuple[str, Path]]) -> Answer:

@@ -1,7 +1,8 @@
 """The command `tune`: which backend and schedule runs a program fastest here, measured and kept for later calls.
 
-    Asked   what was asked for: whose programs, at which sizes, how
-    tune    the command
+    Asked     what was asked for: whose programs, at which sizes, how
+    tune      the command
+    measured  its last step, for programs that a caller has found
 
 A subject is a task (its curated example and its kept kernels are tuned), one of these by name, or a kernel file. Programs are
 tuned at the sizes that a task's shapes lead to, so a plan's second program at what its first one writes; equal ones once.
@@ -103,7 +104,7 @@ class Asked:
 def tune(terminal: Terminal, asked: Asked, found: Sequence[Target] | None = None) -> Answer:
     """The command `tune`. `found` are its subjects, where they have been looked up already."""
     asked.check()
-    arch = _arch(asked)
+    arch = arch_of(asked)
     wanted: list[Job] = []
     warnings: dict[str, None] = {}
     for subject, schedule in _subjects(terminal, asked) if found is None else map(_subject, found):
@@ -120,10 +121,10 @@ def tune(terminal: Terminal, asked: Asked, found: Sequence[Target] | None = None
         return _planned(jobs, asked, list(warnings))
     if asked.compile_only:
         return _compiled(terminal, jobs, asked, arch, list(warnings))
-    return _measured(terminal, jobs, asked, list(warnings))
+    return measured(terminal, jobs, asked, list(warnings))
 
 
-def _arch(asked: Asked) -> str:
+def arch_of(asked: Asked) -> str:
     """Of the GPU; without one what is asked for, where nothing is measured. Raises `BenchUnavailable` or `UsageError`."""
     import torch
 
@@ -316,7 +317,7 @@ def _compiled(terminal: Terminal, jobs: list[Job], asked: Asked, arch: str, warn
     return Answer(data, show, code, failure, tuple(warnings))
 
 
-def _measured(terminal: Terminal, jobs: list[Job], asked: Asked, warnings: list[str]) -> Answer:
+def measured(terminal: Terminal, jobs: list[Job], asked: Asked, warnings: Sequence[str] = ()) -> Answer:
     """The tuning itself."""
     from coda import env
     from coda.schedules import FOLDER

@@ -4,6 +4,7 @@
     Contestant   a module with its inputs: forward, or forward and backward
     Gemms        the layer's matrix products alone, by torch.matmul: 4, or 12 with the backward pass
     contestants  all of them by name, from one set of weights
+    programs     what a layer runs, for a tuner in another process
     checked      their errors against fp64, and who is wrong
     race         the record
 
@@ -30,13 +31,13 @@ from coda import numerics
 from coda.bench.record import Compared, environment, measured, now
 from coda.bench.timing import Clock, CudaClock, measure
 from coda.layout import split_gate_up
-from coda.tune import choose
+from coda.tune import choose, is_measured
 from coda.tuning import Job, build_ahead, jobs
 from examples_curated.layers import llama
 
 from ..records import Status
 from ..verify import bench_worker
-from .layers import BOTH, EAGER, FORWARD, GEMMS, OURS, LayerRecord, Pass
+from .layers import BOTH, EAGER, FORWARD, GEMMS, HEAD, OURS, LayerRecord, Pass, Wanted
 
 SEQUENCE = 8192
 """Tokens after which positions start again."""
@@ -45,12 +46,22 @@ BUILD_S = 300.0
 
 
 def work(payload: dict[str, Any]) -> dict[str, Any]:
-    """One step. `race`: {"width", "ffn", "heads", "head", "tokens", "modes", "rounds"}."""
+    """One step. `race`: {"width", "ffn", "tokens", "modes", "rounds"}."""
     if payload["step"] == "device":
         return bench_worker.work(payload)
-    width, ffn, heads, head = (payload[name] for name in ("width", "ffn", "heads", "head"))
-    shape = llama.Shape(width, ffn, heads, heads, head)
-    return run(shape, payload["tokens"], payload["modes"], rounds=payload["rounds"], device="cuda")
+    wanted = Wanted(payload["width"], payload["ffn"], payload["tokens"])
+    return run(shape_of(wanted), wanted.tokens, payload["modes"], rounds=payload["rounds"], device="cuda")
+
+
+def shape_of(wanted: Wanted) -> llama.Shape:
+    """All lengths of the layer."""
+    heads = wanted.width // HEAD
+    return llama.Shape(wanted.width, wanted.ffn, heads, heads, HEAD)
+
+
+def programs(wanted: Wanted, arch: str) -> list[Job]:
+    """What the layer runs, in bf16."""
+    return calls(shape_of(wanted), wanted.tokens, torch.bfloat16, arch)
 
 
 def run(
@@ -70,9 +81,9 @@ def run(
     torch.manual_seed(seed)
     reference = llama.Reference(shape, device=device, dtype=dtype)
     found = contestants(reference, tokens, modes)
-    programs = calls(shape, tokens, dtype, environment().get("arch"))
-    schedules = {str(job): choose(job.program, job.problem, None, None)[1].to_dict() for job in programs}
-    absent = _compiled(found, modes, programs)
+    jobs_ahead = calls(shape, tokens, dtype, environment().get("arch"))
+    chosen = {job: choose(job.program, job.problem, None, None)[1] for job in jobs_ahead}
+    absent = _compiled(found, modes, jobs_ahead)
     marks["compiled"] = time.monotonic() - began
     errors, wrong = checked(found, reference)
     marks["checked"] = time.monotonic() - began
@@ -83,6 +94,7 @@ def run(
     racing = {name: c for name, c in found.items() if name not in wrong}
     torch.cuda.empty_cache()
     gemms = gemms_of(reference, tokens)
+    schedules = {str(job): s.to_dict() for job, s in chosen.items()}
     record = race(racing, gemms, schedules, clock or CudaClock(), memory or peak_memory, rounds=rounds, seed=seed)
     marks["raced"] = time.monotonic() - began
     record |= {
@@ -101,6 +113,7 @@ def run(
             "backlog": True,
             "interleaved": True,
             "modes": dict(modes),
+            "tuned": sum(is_measured(job.program, job.problem, s) for job, s in chosen.items()),
             "seconds": {name: round(s, 1) for name, s in marks.items()},
         },
         "measured_at": now(),
@@ -108,14 +121,14 @@ def run(
     return {"status": str(Status.PASS), "reason": "", "record": LayerRecord(**record).model_dump(mode="json")}
 
 
-def _compiled(found: dict[str, Contestant], modes: Mapping[str, str], programs: Sequence[Job]) -> dict[str, str]:
+def _compiled(found: dict[str, Contestant], modes: Mapping[str, str], jobs_ahead: Sequence[Job]) -> dict[str, str]:
     """Everything compiled: the layer's programs in processes of their own, while torch.compile works in this one. A contestant that
     torch.compile cannot compile is dropped, with the reason."""
     absent: dict[str, str] = {}
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        if any(job.problem.arch for job in programs):
+        if any(job.problem.arch for job in jobs_ahead):
             # its result is not looked at: whatever does not compile there does not in the layer's call, which says so
-            pool.submit(build_ahead, programs, budget_s=BUILD_S)
+            pool.submit(build_ahead, jobs_ahead, budget_s=BUILD_S)
         for name in modes:
             try:
                 found[name].both()

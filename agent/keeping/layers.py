@@ -145,8 +145,6 @@ def _payload(wanted: Wanted) -> dict[str, Any]:
     return {
         "width": wanted.width,
         "ffn": wanted.ffn,
-        "heads": wanted.width // HEAD,
-        "head": HEAD,
         "tokens": wanted.tokens,
         "modes": {COMPILED: "default", **({AUTOTUNED: "max-autotune-no-cudagraphs"} if wanted.autotune else {})},
     }
@@ -266,8 +264,8 @@ def origin(record: LayerRecord) -> str:
     known = ("torch", "triton", "quack-kernels", "cuda", "driver", "sm_clock_mhz", "power_limit_w")
     versions = ", ".join(f"{name} {e[name]}" for name in known if name in e)
     return (
-        f"{record.gpu} in {record.dtype}: {versions or 'versions not recorded'}; cold L2, {p['rounds']} interleaved rounds, outputs and "
-        "gradients of every contestant first compared with fp64"
+        f"{record.gpu} in {record.dtype}: {versions or 'versions not recorded'}; cold L2, {p['rounds']} interleaved rounds, "
+        f"{'tuned' if p.get('tuned') else 'shipped'} schedules, outputs and gradients of every contestant first compared with fp64"
     )
 
 

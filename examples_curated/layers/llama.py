@@ -16,7 +16,8 @@ an epilogue, 5 plain ones, which are torch's.
 
 Saved for backward are x1, x2, the rotated qkv, the pre-activations and two numbers per row, beside inputs and weights. Neither the
 gained norms nor the activation is: `rms_backward` and `swiglu_backward` compute them again in passing, as operands of the weight
-gradients. Angles are positions times frequencies, in registers: a table as wide as qkv, which `rms_rope` reads, would be as large
+gradients. The gradient of the pre-activations, as large as all the rest together, is written over them, as torch.compile does with
+its donated buffers: so backward runs once per forward, but in a layer that was made with `retain_graph=True`. Angles are positions times frequencies, in registers: a table as wide as qkv, which `rms_rope` reads, would be as large
 as qkv itself; a frequency of 0 lets v through.
 """
 
@@ -31,10 +32,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.autograd.graph import increment_version
 
 import coda
 import examples_curated
-from coda.errors import DTypeUnsupported, ShapeMismatch
+from coda.errors import DTypeUnsupported, NotDifferentiable, ShapeMismatch
 from coda.layout import interleave_gate_up, split_gate_up
 from coda.primitives import ColVector, RowVector, cos, pair, sin, unpair
 
@@ -208,6 +210,7 @@ class _Fused(torch.autograd.Function):
         frequency: Tensor,  # (N/2,)
         eps: float,
         backend: str | None,
+        retain_graph: bool,
     ) -> tuple[Tensor, Tensor]:
         x1, h, rstd1 = residual_rms(y0, out.mT, residual=x0, gamma=mlp_gain, eps=eps, backend=backend)
         z, h = rms_swiglu(h, gate_up.mT, rstd=rstd1, backend=backend)
@@ -216,12 +219,18 @@ class _Fused(torch.autograd.Function):
         ctx.save_for_backward(
             y0, out, gate_up, down, qkv, mlp_gain, qkv_gain, position, frequency, x1, rstd1, z, x2, rstd2, rotated
         )
-        ctx.backend = backend
+        ctx.backend, ctx.retain_graph, ctx.spent = backend, retain_graph, False
         return x2, rotated
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dx2: Tensor, dqkv: Tensor) -> tuple[Tensor | None, ...]:
+        if ctx.spent:
+            raise NotDifferentiable(
+                "layer: a second backward pass through one forward pass",
+                got="pre-activations that the first one has written their gradient over",
+                hint="make the layer with retain_graph=True, which keeps them",
+            )
         y0, out, gate_up, down, qkv, mlp_gain, qkv_gain, position, frequency, *made = ctx.saved_tensors
         x1, rstd1, z, x2, rstd2, rotated = made
         backend, width = ctx.backend, x2.shape[1]
@@ -232,7 +241,11 @@ class _Fused(torch.autograd.Function):
         )
         d_qkv = dz.mT @ normed if wants_qkv else None
         del dz, normed
-        dz, h, zdz = swiglu_backward(dx, down, z=z, backend=backend)
+        # in a traced graph writes are the compiler's to place
+        ctx.spent = not (ctx.retain_graph or torch.compiler.is_compiling())
+        dz, h, zdz = swiglu_backward(dx, down, z=z, out={"dz": z} if ctx.spent else None, backend=backend)
+        if ctx.spent:
+            increment_version(z)
         d_down = dx.mT @ h if wants_down else None
         del h
         dx, normed, d_mlp_gain = rms_backward(
@@ -242,14 +255,15 @@ class _Fused(torch.autograd.Function):
         del dz, normed
         weights = (dx.mT @ y0 if wants_out else None, d_gate_up, d_down, d_qkv)
         gains = (d_mlp_gain.to(mlp_gain.dtype), d_qkv_gain.to(qkv_gain.dtype))
-        return dx, dx @ out if wants_y0 else None, *weights, *gains, None, None, None, None
+        return dx, dx @ out if wants_y0 else None, *weights, *gains, None, None, None, None, None
 
 
 class Layer(_Parameters):
     """The same from fused kernels. `gate_up` has gate k in row 2k and up k in row 2k + 1.
 
-    `backend` is that of every kernel's call: None lets each choose, and takes PyTorch on a CPU. A call raises `ShapeMismatch`,
-    `DTypeUnsupported` or what a kernel's call raises.
+    `backend` is that of every kernel's call: None lets each choose, and takes PyTorch on a CPU. `retain_graph`: backward may run
+    more than once per forward, for 2F numbers more per row at its peak; else the second one raises `NotDifferentiable`. A call
+    raises `ShapeMismatch`, `DTypeUnsupported` or what a kernel's call raises.
     """
 
     def __init__(
@@ -257,17 +271,18 @@ class Layer(_Parameters):
         shape: Shape,
         *,
         backend: str | None = None,
+        retain_graph: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(shape, device=device, dtype=dtype)
-        self.backend = backend
+        self.backend, self.retain_graph = backend, retain_graph
         self._turns: dict[tuple[torch.device, torch.dtype], Tensor] = {}
 
     @classmethod
-    def from_reference(cls, reference: Reference, *, backend: str | None = None) -> Self:
+    def from_reference(cls, reference: Reference, *, backend: str | None = None, retain_graph: bool = False) -> Self:
         """With copies of its parameters, on the same device."""
-        layer = cls(reference.shape, backend=backend, device="meta")
+        layer = cls(reference.shape, backend=backend, retain_graph=retain_graph, device="meta")
         found = {n: interleave_gate_up(x) if n == "gate_up" else x.clone() for n, x in reference.state_dict().items()}
         layer.load_state_dict({**layer.state_dict(), **found}, assign=True)
         return layer
@@ -297,7 +312,9 @@ class Layer(_Parameters):
         self._check(x0, y0, position)
         turn = self._turn(x0)
         run: Any = _Fused.apply
-        found: tuple[Tensor, Tensor] = run(x0, y0, *parameters, position, turn, shape.eps, self.backend)
+        found: tuple[Tensor, Tensor] = run(
+            x0, y0, *parameters, position, turn, shape.eps, self.backend, self.retain_graph
+        )
         return found
 
     def _turn(self, x: Tensor) -> Tensor:

@@ -12,6 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 import cli
+from agent.commands import tune
+from agent.commands.terminal import Answer, Exit, Failure
 from agent.keeping import layers
 from coda.bench.timing import GpuBusy
 
@@ -133,4 +135,41 @@ def test_where_records_cannot_go_is_said_first(session: type[support.Session], t
     found = run("--layer", "4096:11008", "--out", str(tmp_path / "file" / "x.json"))
     assert found.exit_code == 5
     assert "cannot be written" in found.stderr
+    assert session.asked == []
+
+
+def test_what_the_layers_run_is_tuned_first(session: type[support.Session], monkeypatch: pytest.MonkeyPatch) -> None:
+    session.results = [support.passed(support.record())]
+    tuned: list[str] = []
+
+    def measured(terminal: Any, jobs: Any, asked: Any, warnings: Any = ()) -> Answer:
+        assert session.asked == []
+        tuned.extend(job.program.name for job in jobs)
+        assert {(job.problem.m, job.problem.arch, job.problem.dtype) for job in jobs} == {(512, "sm_90", "bfloat16")}
+        return Answer({"jobs": len(tuned)}, list, Exit.GOAL_NOT_MET, Failure("not-tuned", "1 of 8 not tuned", ""))
+
+    monkeypatch.setattr(tune, "measured", measured)
+    monkeypatch.setattr(tune, "arch_of", lambda asked: "sm_90")
+    found = CliRunner().invoke(cli.app, ["--json", "bench", "--layer", "256:640", "--tokens", "512", "--tune"])
+    assert sorted(tuned) == sorted(
+        [
+            *["residual_rms"] * 2,
+            "rms_swiglu",
+            "rms_rope_positions",
+            "rope_backward",
+            *["rms_backward"] * 2,
+            "swiglu_backward",
+        ]
+    )
+    assert found.exit_code == 3
+    data = json.loads(found.stdout)
+    assert data["data"]["tuned"] == {"jobs": 8}
+    assert len(data["data"]["records"]) == 1
+    assert any("1 of 8 not tuned" in text for text in data["warnings"])
+
+
+def test_without_a_gpu_nothing_is_tuned(session: type[support.Session]) -> None:
+    found = run("--layer", "256:640", "--tokens", "512", "--tune")
+    assert found.exit_code == 5
+    assert "tuning measures, and there is no GPU here" in found.stderr
     assert session.asked == []

@@ -250,7 +250,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         found = [Outcome(jobs[0], "tuned", tuning_support.entry(key), seconds=2.0, path=Path("x.json"))]
         return found + [Outcome(job, "skipped", reason="the budget was used up") for job in jobs[1:]]
 
-    monkeypatch.setattr(command, "_arch", lambda asked: "sm_90")
+    monkeypatch.setattr(command, "arch_of", lambda asked: "sm_90")
     monkeypatch.setattr("coda.tuning.tune", tune)
     return asked
 

@@ -164,8 +164,6 @@ def test_a_layer_is_measured_in_a_process(session: type[support.Session]) -> Non
         "rounds": 7,
         "width": 4096,
         "ffn": 11008,
-        "heads": 32,
-        "head": 128,
         "tokens": 512,
         "modes": {"compile": "default", "max-autotune": "max-autotune-no-cudagraphs"},
     }

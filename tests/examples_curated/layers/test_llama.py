@@ -12,7 +12,7 @@ from torch._subclasses import FakeTensorMode
 
 import examples_curated
 from coda import numerics
-from coda.errors import CodaError, DTypeUnsupported, ShapeMismatch
+from coda.errors import CodaError, DTypeUnsupported, NotDifferentiable, ShapeMismatch
 from coda.testing import unchanged
 from examples_curated.layers import llama
 
@@ -65,7 +65,7 @@ def test_outputs_and_all_gradients_are_those_of_plain_pytorch(shape: llama.Shape
 def test_gradients_are_those_of_finite_differences() -> None:
     shape = llama.Shape(width=6, ffn=5, heads=2, kv_heads=1, head=4)
     reference, inputs, position = drawn(shape, 3)
-    layer = llama.Layer.from_reference(reference)
+    layer = llama.Layer.from_reference(reference, retain_graph=True)
 
     def call(x0: Tensor, y0: Tensor, *parameters: Tensor) -> Any:
         names = [n for n, _ in layer.named_parameters()]
@@ -111,6 +111,38 @@ def test_neither_gained_norms_nor_the_activation_are_kept() -> None:
     assert columns == sorted((SMALL.width, SMALL.width, SMALL.attention, 2 * SMALL.ffn, SMALL.parameters["qkv"][0]))
     vectors = [x for x in kept.values() if x.shape == (61,) and x.is_floating_point()]
     assert len(vectors) == 2
+
+
+@pytest.mark.parametrize("retain", [False, True])
+def test_a_second_backward_is_right_or_refused(retain: bool) -> None:
+    reference, inputs, position = drawn(SMALL, 9)
+    layer = llama.Layer.from_reference(reference, retain_graph=retain)
+    total = sum(x.square().sum() for x in layer(*inputs, position))
+    once = torch.autograd.grad(total, inputs, retain_graph=True)
+    if retain:
+        again = torch.autograd.grad(total, inputs)
+        assert all(torch.equal(a, b) for a, b in zip(once, again, strict=True))
+    else:
+        with pytest.raises(NotDifferentiable, match=r"(?s)a second backward pass.*retain_graph=True"):
+            torch.autograd.grad(total, inputs)
+        fresh = sum(x.square().sum() for x in layer(*inputs, position))
+        assert all(torch.equal(a, b) for a, b in zip(once, torch.autograd.grad(fresh, inputs), strict=True))
+
+
+@pytest.mark.parametrize("retain", [False, True])
+def test_the_gradient_of_the_pre_activations_takes_their_place(retain: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    reference, inputs, position = drawn(SMALL, 9)
+    kernel, places = llama.swiglu_backward, list[bool]()
+
+    def called(*operands: Any, z: Tensor, **named: Any) -> Any:
+        found = kernel(*operands, z=z, **named)
+        places.append(found.dz.data_ptr() == z.data_ptr())
+        return found
+
+    monkeypatch.setattr(llama, "swiglu_backward", called)
+    layer = llama.Layer.from_reference(reference, retain_graph=retain)
+    sum(x.square().sum() for x in layer(*inputs, position)).backward()
+    assert places == [not retain]
 
 
 def test_values_keep_their_columns_and_fp32_runs_too() -> None:
