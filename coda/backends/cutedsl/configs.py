@@ -45,7 +45,7 @@ RESERVED = 2 * 1024
 TILE_K = 64
 MIN_STAGES = 2
 
-_CANDIDATES = 4
+_CANDIDATES = 5
 """Raised with every change of `candidates`, of the heuristic, and of the generated function of an element."""
 DEVICE_CODE = hashlib.sha256(
     b"".join(
@@ -261,7 +261,7 @@ MULTIPROCESSORS = 132
 """Of an H100 or H200."""
 SPEEDS = (
     (128, 128, 2, 1.0),
-    (128, 192, 2, 1.03),
+    (128, 192, 2, 1.04),
     (64, 256, 2, 0.92),
     (64, 128, 2, 0.8),
     (64, 64, 1, 0.48),
@@ -270,7 +270,8 @@ SPEEDS = (
 
 From the suite at M = 128, 512, 1024, 4096 and 8192 on one H200, bf16, quack-kernels 0.6.5 on nvidia-cutlass-dsl 4.7.1
 (2026-11-29): the choice by `_measured` was within 2 % of the best of up to 10 from M = 1024 on, within 8 % below. 128×256
-without ping-pong was the best of a few light epilogues by 1 %, and half as fast for heavy ones.
+without ping-pong was the best of a few light epilogues by 1 %, and half as fast for heavy ones. At M = 16384, N = 2048 and 4096,
+where both fill 97 % of their waves, 128×192 took 3 to 15 % less than 128×128 in six of seven programs of a layer (2026-11-30).
 """
 
 
@@ -295,11 +296,14 @@ INSTRUCTIONS = {
 machine code of a program of that operation alone (nvidia-cutlass-dsl 4.8.1)."""
 FAST_INSTRUCTIONS = dict.fromkeys(FAST, 2) | {"erf": 13, "sigmoid": 4, "exp2": 1, "log2": 1, "tanh": 1}
 """The same where `fast_math=True` takes the hardware's approximation."""
-BUSY = 34
-"""From so many instructions per element on, 128×192 cannot hide them behind the product: it spills, and its accumulator leaves
-48 registers for them. Over cuBLAS at 8192³ it took 1.03 for SwiGLU backward (27), tanh GELU and exact GELU backward (28, 31), and
-1.25 and 1.17 for a SwiGLU backward of two sigmoids and tanh GeGLU backward (36, 37); 128×128, which spills nothing, 1.10 for exact
-GeGLU backward (42; one H200, bf16, 2026-11-29)."""
+BUSY, BUSY_SHORT = 33, 26
+"""From so many instructions per element on, 128×192 cannot hide them behind the product, or behind one of fewer than `LONG` steps
+of K: it spills, and its accumulator leaves 48 registers for them. Over cuBLAS at 8192³ it took 1.03 for SwiGLU backward (27), tanh
+GELU and exact GELU backward (28, 31), 1.22 and 1.17 for two programs of tanh GeGLU backward (33, 37), 1.25 for a SwiGLU backward
+of two sigmoids (36); 128×128, which spills nothing, 1.10 for exact GeGLU backward (42). At 16384×11008×4096 SwiGLU backward took
+1.36 times as long with it as with 128×128, while RoPE from positions (24) was fastest with it at K = 2048 and 4096 (one H200, bf16,
+2026-11-30)."""
+LONG = 8192
 
 
 def _instructions(program: EpilogueProgram) -> float:
@@ -315,7 +319,6 @@ WIDEST = (128, 256, 2, 1.03)
 """As in `SPEEDS`, without ping-pong, for light epilogues behind a product of at least `LONG` steps of K: at 4096×4096×11008 it took
 3 % less than 128×128 for three programs that add a residual; at K = 4096 it was between 1 % less and 6 % more for such programs,
 and half as fast for those that read two columns per accumulator (one H200, bf16, 2026-11-30)."""
-LONG = 8192
 
 
 def _measured(program: EpilogueProgram, problem: Problem) -> Schedule:
@@ -327,7 +330,8 @@ def _measured(program: EpilogueProgram, problem: Problem) -> Schedule:
     if wide and _one_wave_of_rows(problem):
         return Schedule(backend="cutedsl", tile_m=128, tile_n=256, cluster_m=2)
     possible = [tile for tile in SPEEDS if tile[1] % whole == 0] or list(SPEEDS)
-    tiles = [tile for tile in possible if tile[1] != 192 or _instructions(program) < BUSY] or possible
+    busy = _instructions(program) >= (BUSY if problem.k >= LONG else BUSY_SHORT)
+    tiles = [tile for tile in possible if tile[1] != 192 or not busy] or possible
     if wide and problem.k >= LONG:
         tiles = [*tiles, WIDEST]
     m, n, cluster, _ = max(tiles, key=lambda tile: tile[3] * _filled(problem, tile[0], tile[1]))

@@ -169,19 +169,21 @@ def test_the_shipped_choice_is_valid_for_every_supported_example(arch, size):
 
 
 @pytest.mark.parametrize(
-    ("task", "m", "n", "tile"),
+    ("task", "m", "n", "k", "tile"),
     [
-        ("gemm_swiglu", 4096, 4096, (128, 128, 2)),  # 192 columns would leave a sixth of the last wave idle
-        ("gemm_swiglu", 8192, 8192, (128, 192, 2)),
-        ("swiglu_backward", 8192, 8192, (128, 192, 2)),
-        ("gelu_backward", 8192, 8192, (128, 192, 2)),
-        ("rms_scale", 128, 4096, (64, 64, 1)),
-        ("rms_scale", 1, 64, (64, 64, 1)),
+        ("gemm_swiglu", 4096, 4096, 4096, (128, 128, 2)),  # 192 columns would leave a sixth of the last wave idle
+        ("gemm_swiglu", 8192, 8192, 4096, (128, 192, 2)),
+        ("rms_backward", 16384, 4096, 12288, (128, 192, 2)),
+        ("swiglu_backward", 8192, 8192, 8192, (128, 192, 2)),
+        ("swiglu_backward", 16384, 11008, 4096, (128, 128, 2)),  # too short a product for that epilogue
+        ("gelu_backward", 8192, 8192, 8192, (128, 192, 2)),
+        ("rms_scale", 128, 4096, 4096, (64, 64, 1)),
+        ("rms_scale", 1, 64, 4096, (64, 64, 1)),
     ],
 )
-def test_the_shipped_choice(task, m, n, tile):
+def test_the_shipped_choice(task, m, n, k, tile):
     program = examples_curated.load(task).program
-    chosen = BACKEND.default_schedule(program, Problem.example(program, m=m, n=n, k=4096, arch="sm_90"))
+    chosen = BACKEND.default_schedule(program, Problem.example(program, m=m, n=n, k=k, arch="sm_90"))
     assert (chosen.tile_m, chosen.tile_n, chosen.cluster_m) == tile
     assert chosen.pingpong
 
