@@ -11,6 +11,7 @@ Modules, in the order in which they build on each other:
     layers.py       whole layers: a run on this GPU, its record, the table
     layer_race.py   the process of such a run: contestants, their check against fp64, the race
     results.py      the documents' tables of tasks, and of what was measured of the curated examples
+    aims.py         what the kernels are held to, and the worst that was measured of it
     reviews.py      the record of a review
     packet.py       what a reviewer reads: REVIEW.md and review.html, from templates/
     review.py       judges it again from scratch, and writes both

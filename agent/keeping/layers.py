@@ -110,6 +110,11 @@ class LayerRecord(Record):
         """Where it was measured."""
         return self.environment.get("gpu", UNKNOWN)
 
+    @property
+    def title(self) -> str:
+        """Which layer, of how many rows."""
+        return f"{self.layer} {self.dims['width']}:{self.dims['ffn']}, {self.dims['tokens']} tokens"
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -222,7 +227,7 @@ def _row(record: LayerRecord, name: str, race: Pass, m: Measured) -> dict[str, s
     against = f"{m.median / compiled.median:.3f}" if compiled else "–"
     memory = record.memory.get(m.name) if name == BOTH else None
     return {
-        "layer": f"{record.layer} {record.dims['width']}:{record.dims['ffn']}, {record.dims['tokens']} tokens",
+        "layer": record.title,
         "pass": name,
         "by": m.name,
         "ms": f"{m.median * 1e3:.3f} ± {(m.high - m.low) / 2 * 1e3:.3f}",

@@ -327,7 +327,7 @@ def _measured(program: EpilogueProgram, problem: Problem) -> Schedule:
         return Schedule(backend="cutedsl", tile_m=128, tile_n=128, cluster_m=1)
     whole = _whole(program)
     wide = _light(program) and WIDEST[1] % whole == 0
-    if wide and _one_wave_of_rows(problem):
+    if WIDEST[1] % whole == 0 and _one_wave_of_rows(problem) and not _reads_pairs(program):
         return Schedule(backend="cutedsl", tile_m=128, tile_n=256, cluster_m=2)
     possible = [tile for tile in SPEEDS if tile[1] % whole == 0] or list(SPEEDS)
     busy = _instructions(program) >= (BUSY if problem.k >= LONG else BUSY_SHORT)
@@ -348,9 +348,15 @@ def _light(program: EpilogueProgram) -> bool:
 
 
 def _one_wave_of_rows(problem: Problem) -> bool:
-    """Whether tiles of 128×256 hold whole rows, so that A is read once, and are one wave, at least half of one. `router_scores` at
-    16384×256×4096 took 58 µs with them, 71 µs with the 128×128 of ping-pong (one H200, bf16, 2026-11-30)."""
+    """Whether tiles of 128×256 hold whole rows, so that A is read once, and are one wave, at least half of one. With them, without
+    ping-pong, `router_scores` took 58 µs at 16384×256×4096 and `rms_swiglu` 57, with the 128×128 of ping-pong 71 and 67;
+    `gelu_backward` 78 with either (one H200, bf16, 2026-11-30)."""
     return 128 < problem.n <= 256 and MULTIPROCESSORS // 2 <= math.ceil(problem.m / 128) <= MULTIPROCESSORS
+
+
+def _reads_pairs(program: EpilogueProgram) -> bool:
+    """Whether it reads two columns per accumulator: 128×256 without ping-pong was half as fast for such programs."""
+    return any(o.kind is Kind.TILE and o.width > 1 for o in program.operands)
 
 
 def _filled(problem: Problem, tile_m: int, tile_n: int) -> float:

@@ -189,18 +189,20 @@ def test_the_shipped_choice(task, m, n, k, tile):
 
 
 def test_whole_rows_in_one_wave_read_a_once():
-    """Without ping-pong, for light epilogues alone; a call takes this backend there, and for any small product of few columns."""
-    light, heavy = (examples_curated.load(name).program for name in ("rms_scale", "gelu_backward"))
+    """Without ping-pong, but for what reads pairs; a call takes this backend there, and for any small product of few columns."""
+    light, heavy, pairs = (
+        examples_curated.load(name).program for name in ("rms_scale", "gelu_backward", "swiglu_backward")
+    )
 
     def chosen(program, m, n):
         schedule = BACKEND.default_schedule(program, Problem.example(program, m=m, n=n, k=4096, arch="sm_90"))
         return schedule.tile_m, schedule.tile_n, schedule.pingpong
 
-    assert chosen(light, 16384, 256) == (128, 256, False)
+    assert chosen(light, 16384, 256) == chosen(heavy, 16384, 256) == (128, 256, False)
     assert chosen(light, 16384, 200) == (128, 256, False)
     assert {chosen(light, m, 256)[2] for m in (512, 17000, 65536)} == {True}
     assert chosen(light, 16384, 128)[2]
-    assert chosen(heavy, 16384, 256)[2]
+    assert chosen(pairs, 16384, 256)[2]
     assert {tune.order(Problem.example(light, m=m, n=n, k=4096))[0] for m in (512, 16384) for n in (128, 256)} == {
         "cutedsl"
     }

@@ -1,0 +1,118 @@
+"""What the kernels are held to: the worst record decides, and what is doubtful or not measured is no success."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+
+import layer_support
+import pytest
+
+import examples_curated
+from agent.keeping import aims, layers, measured
+from agent.keeping.measured import Measurements
+from coda.bench.record import BenchRecord, Measured
+from coda.bench.roofline import Floor
+
+pytestmark = pytest.mark.null
+
+US = {
+    "triton": 210.0,
+    "cutedsl": 200.0,
+    "compile": 250.0,
+    "compile-halves": 220.0,
+    "quack[128x256 c21]": 205.0,
+    "cublas": 190.0,
+}
+
+
+def record(task: str = "rms_scale", m: int = 4096, n: int = 4096, k: int = 4096, **us: float) -> BenchRecord:
+    """Of a kernel that takes cutedsl; `us` by variant, None leaves one out."""
+    times = {name: t for name, t in {**US, **us}.items() if t}
+    variants = tuple(
+        Measured(name, "tool", (t * 1e-6,) * 3, *(t * 1e-6,) * 5, 1e-5, peer=name.partition("[")[0])
+        for name, t in times.items()
+    )
+    return BenchRecord(
+        task=task, program_digest="d", dims={"M": m, "N": n, "K": k}, dtype="bfloat16", verified=True, kernel="cutedsl",
+        measured=variants, compared=(), noise_floor=0.005, floor=Floor(1.8e-4, "compute", 10, 10), bandwidth=4e12,
+        gemm_flops=8e14, suspicion=None, absent={}, environment={"gpu": "NVIDIA Test"}, protocol={"name": "default"},
+    )  # fmt: skip
+
+
+def found(*records: BenchRecord, of_layers: tuple[layers.LayerRecord, ...] = ()) -> dict[str, aims.Aim]:
+    return {aim.what: aim for aim in aims.aims(records, of_layers)}
+
+
+def test_the_worst_record_decides() -> None:
+    near, far = record(), record("gemm_rope", cutedsl=208.0)
+    aim = found(near, far)["`cutedsl` ÷ quack's best configuration, 4096 and 8192"]
+    assert aim.worst == (pytest.approx(208 / 205), "`gemm_rope` 4096×4096×4096")
+    assert aim.word == "met"
+    assert found(near)[aim.what].word == "better still"
+    assert found(record(cutedsl=211.0))[aim.what].word == "**missed**"
+
+
+def test_every_mode_of_torch_compile_and_every_configuration_counts() -> None:
+    one = found(record(**{"quack[128x192pp c21]": 199.0}))
+    assert one["`cutedsl` ÷ quack's best configuration, 4096 and 8192"].worst[0] == pytest.approx(200 / 199)
+    assert one["÷ the best of torch.compile, from M = 128"].worst[0] == pytest.approx(200 / 220)
+
+
+@pytest.mark.parametrize(
+    ("task", "m", "k", "expected"),
+    [
+        ("rms_scale", 8192, 8192, ["÷ cuBLAS's GEMM alone, forward at 8192"]),
+        ("rms_backward", 8192, 8192, ["the same, backward at 8192"]),
+        ("rms_scale", 4096, 4096, ["the same, forward at 4096"]),
+        ("rms_backward", 4096, 4096, ["the same, backward at 4096"]),
+        ("rms_scale", 512, 4096, ["the same, forward at M = 512"]),
+        ("rms_backward", 512, 4096, ["the same, backward at M = 512"]),
+        ("rms_scale", 2048, 4096, []),
+        ("rms_scale", 4096, 8192, []),
+    ],
+)
+def test_a_record_counts_where_it_belongs(task: str, m: int, k: int, expected: list[str]) -> None:
+    only = record(task, m, k, k, cublas=199.5)
+    to_cublas = [what for what, aim in found(only).items() if aim.worst and aim.worst[0] == pytest.approx(200 / 199.5)]
+    assert to_cublas == expected
+
+
+def test_what_is_doubtful_or_missing_is_not_measured() -> None:
+    doubtful = dataclasses.replace(record(), suspicion="too fast")
+    assert {aim.word for aim in found(doubtful).values()} == {"not measured"}
+    without = found(record(cublas=0.0, cutedsl=200.0))
+    assert without["the same, forward at 4096"].word == "not measured"
+
+
+def test_pairs_of_columns_are_no_part_of_the_comparison_of_backends() -> None:
+    what = "`triton` ÷ `cutedsl`, programs without pairs of columns"
+    assert found(record())[what].worst[0] == pytest.approx(210 / 200)
+    assert found(record("gemm_swiglu"))[what].worst is None
+    assert found(record("residual_rms_linear"))[what].worst is None
+
+
+def test_layers_have_time_and_memory() -> None:
+    one = found(of_layers=(layer_support.record(),))
+    assert [(a.worst[0], a.word) for a in list(one.values())[-3:]] == [
+        (pytest.approx(10 / 11), "met"),
+        (pytest.approx(10 / 9.5), "not reached"),
+        (pytest.approx(3 / 4), "better still"),
+    ]
+    assert one["the same ÷ its matrix products alone"].worst[1] == "llama 4096:11008, 16384 tokens"
+
+
+def test_the_page_has_a_row_for_each(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    monkeypatch.setattr(layers, "RECORDS", tmp_path)
+    monkeypatch.setattr(measured, "of_example", lambda digest: Measurements())
+    assert aims.table() == ""
+    mine = examples_curated.load("rms_scale").program.digest
+    monkeypatch.setattr(measured, "of_example", lambda d: Measurements((record(),) if d == mine else ()))
+    (tmp_path / "gpu.json").write_text(json.dumps({"records": [layer_support.record().model_dump(mode="json")]}))
+    lines = aims.table().splitlines()
+    assert (
+        "| `cutedsl` ÷ quack's best configuration, 4096 and 8192 | 1.02 | 1.00 | 0.98 | `rms_scale` 4096×4096×4096 | better still |"
+        in lines
+    )
+    assert "| the same, backward at 8192 | 0.91 | 0.83 | – |  | not measured |" in lines
