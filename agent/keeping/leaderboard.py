@@ -368,29 +368,32 @@ def readme_table(board: Board | None = None) -> str:
     return "\n".join([*lines, "", told, *_ends(board, subject, next((s for s in others if s != "project"), others[0]))])
 
 
-def _each(runs: Sequence[Authoring]) -> str:
-    return f"each of {len(runs)} tasks" if len(runs) > 1 else f"`{runs[0].task}`"
-
-
-def _start(runs: Sequence[Authoring]) -> str:
-    return " with a kept kernel and its record to improve" if all(run.improves for run in runs) else ""
-
-
 def readme_campaigns(board: Board | None = None) -> str:
-    """Markdown: one sentence per campaign."""
+    """Markdown: a sentence for all runs that began with nothing, and one for those that had a kept kernel to improve."""
     board = board or build()
-    groups: dict[str, list[Authoring]] = {}
-    for one in board.authoring:
-        groups.setdefault(one.campaign, []).append(one)
+    fresh = [one for one in board.authoring if not one.improves]
+    improving = [one for one in board.authoring if one.improves]
     found = []
-    for name, runs in sorted(groups.items()):
-        models = ", ".join(dict.fromkeys(one.model for one in runs))
-        first = sum(one.first_time for one in runs)
+    if fresh:
         found.append(
-            f"Campaign {name}: {models}, a fresh context for {_each(runs)}, given nothing but the rendered prompt{_start(runs)}, the"
-            f" task's own example withheld: {sum(one.passed for one in runs)} passed, {first} in the first round."
+            f"{_runs(fresh)} by {', '.join(dict.fromkeys(one.model for one in fresh))}, each in a context of its own, given nothing but the"
+            f" rendered prompt, the task's own example withheld: {_passed(fresh)}."
+        )
+    if improving:
+        found.append(
+            f"{_runs(improving)} with a kept kernel and its record in the prompt, to improve: {_passed(improving)}."
         )
     return " ".join(found) or "No campaign yet."
+
+
+def _runs(found: Sequence[Authoring]) -> str:
+    tasks = {one.task for one in found}
+    of = f"{len(tasks)} tasks" if len(tasks) > 1 else f"`{found[0].task}`"
+    return f"{len(found)} run{'s' * (len(found) > 1)} of {of}"
+
+
+def _passed(found: Sequence[Authoring]) -> str:
+    return f"{sum(one.passed for one in found)} passed, {sum(one.first_time for one in found)} in the first round"
 
 
 def _sum(tally: Tally) -> str:
