@@ -377,7 +377,7 @@ def bench(
         Path | None,
         typer.Option(metavar="DIR", help="Pictures as SVG and PNG; needs the extra [plot]. Default: none are drawn."),
     ] = None,
-    tune: Annotated[bool, typer.Option("--tune", help="Tune every kernel at these sizes first.")] = False,
+    tune: Annotated[bool, typer.Option("--tune", help="Tune every kernel at these sizes, or what a layer runs, first.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Put the records beside the kernels.")] = False,
     cache_dir: Annotated[
         Path | None,

@@ -36,5 +36,11 @@ def arguments(program: EpilogueProgram, args: Sequence[Any], operands: Mapping[s
             bound.setdefault(o.name, o.default)
     missing = [name for name in program.argument_names if name not in bound]
     if missing:
-        raise MissingOperand(f"{program.name}: missing", got=", ".join(bound) or "nothing", expected=", ".join(missing))
+        kinds = {o.name: f"{o.name}: a {o.kind}" for o in program.operands}
+        raise MissingOperand(
+            f"{program.name}: {', '.join(missing)} not given",
+            got=", ".join(bound) or "nothing",
+            expected=", ".join(kinds.get(name, f"{name}: a matrix") for name in missing) + " as well",
+            hint=f"pass {', '.join(f'{name}=…' for name in missing)}",
+        )
     return bound

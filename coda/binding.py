@@ -9,6 +9,7 @@ Raises one `CallError` per mistake; nothing is allocated before the last check h
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -154,8 +155,12 @@ def _check_type(program: EpilogueProgram, name: str, x: Any) -> None:
         return
     if scalar and isinstance(x, (int, float, torch.SymInt, torch.SymFloat)) and not isinstance(x, bool):
         return
-    expected = "a number or a 0-d tensor" if scalar else "a torch tensor"
-    raise DTypeUnsupported(f"{program.name}: {name}", got=f"{type(x).__name__} {x!r:.40}", expected=expected)
+    raise DTypeUnsupported(
+        f"{program.name}: {name}",
+        got=f"{type(x).__name__} {reprlib.repr(x)}",
+        expected="a number or a 0-d tensor" if scalar else "a torch tensor",
+        hint="convert it: torch.as_tensor(x)" if isinstance(x, Sequence) or hasattr(x, "__array__") else None,
+    )
 
 
 def _dtype(program: EpilogueProgram, tensors: Mapping[str, Any]) -> str:
@@ -169,7 +174,12 @@ def _dtype(program: EpilogueProgram, tensors: Mapping[str, Any]) -> str:
         if dtype not in GEMM_DTYPES:
             raise DTypeUnsupported(f"{program.name}: {name}", got=dtype, expected=", ".join(GEMM_DTYPES))
     if a != b:
-        raise DTypeUnsupported(f"{program.name}: a and b differ", got=f"{a} and {b}", expected="one dtype")
+        raise DTypeUnsupported(
+            f"{program.name}: a and b differ",
+            got=f"{a} and {b}",
+            expected="one dtype",
+            hint="convert one: b.to(a.dtype)",
+        )
     return a
 
 
@@ -199,6 +209,8 @@ def _check_operand(program: EpilogueProgram, operand: Operand, x: Any, m: int, n
 
 def _shape_hint(operand: Operand, x: torch.Tensor, m: int, n: int) -> str | None:
     shape = tuple(x.shape)
+    if operand.kind is Kind.TILE and shape == operand.shape(m, n)[::-1]:
+        return "it is transposed: x.mT"
     if operand.kind is Kind.TILE and len(shape) == 2 and shape[0] == m:
         for width, spelled in ((2 * n, "2"), (n, "1"), (n / 2, "0.5")):
             if shape[1] == width:

@@ -102,7 +102,12 @@ def _parameter(p: inspect.Parameter) -> OperandSpec | type:
     if callable(annotation) and not isinstance(annotation, (type, OperandSpec)):
         annotation = annotation()
     if not isinstance(annotation, OperandSpec):
-        raise BadSignature(f"parameter {p.name}: not an operand", got=repr(annotation), expected=known)
+        raise BadSignature(
+            f"parameter {p.name}: not an operand",
+            got=repr(annotation),
+            expected=known,
+            hint=f"write `{p.name}: Tile`, say",
+        )
     if p.default is not p.empty:
         if annotation.kind is not Kind.SCALAR:
             raise BadSignature(f"parameter {p.name}: only scalars have defaults", got=str(p))
@@ -185,7 +190,11 @@ def _outputs(name: str, graph: Graph, result: Any, function: Callable[..., Any])
     where = f"{function.__code__.co_filename.rsplit('/', 1)[-1]}:{function.__code__.co_firstlineno}"
     if not isinstance(result, dict):
         raise BadOutputs(
-            f"{name} returned no dictionary", got=type(result).__name__, expected='{"name": value, …}', where=where
+            f"{name} returned no dictionary",
+            got="a traced value" if isinstance(result, Value) else type(result).__name__,
+            expected='{"name": value, …}',
+            hint="name what it returns, which is how a call's results are called",
+            where=where,
         )
     outputs = []
     for key, value in result.items():

@@ -257,13 +257,21 @@ def _tuned(terminal: Terminal, asked: Asked, found: Sequence[Target]) -> Answer:
 
 def with_tuning(answer: Answer, tuned: Answer) -> Answer:
     """What was not tuned ran with a schedule that nobody measured: it is said, and no success."""
+    from . import tune
+
     data = {**answer.data, "tuned": tuned.data}
     said = [*answer.warnings, *tuned.warnings]
     if tuned.failure is None:
         return dataclasses.replace(answer, data=data, warnings=tuple(said))
     said.append(f"--tune: {tuned.failure.message}: these were timed with the schedules that they had")
+    said += [
+        f"{job['program']} at {job['m']}×{job['n']}×{job['k']}: {job['reason']}"
+        for job in tuned.data["jobs"]
+        if job["status"] in tune.UNTUNED
+    ]
     answer = dataclasses.replace(answer, data=data, warnings=tuple(said))
-    return answer if answer.failure else dataclasses.replace(answer, exit=tuned.exit, failure=tuned.failure)
+    failure = dataclasses.replace(tuned.failure, hint="the warnings say why; once more goes on from what is known")
+    return answer if answer.failure else dataclasses.replace(answer, exit=tuned.exit, failure=failure)
 
 
 def _heard(terminal: Terminal) -> Callable[[Result], None]:

@@ -1,4 +1,5 @@
-"""The command `bench --layer`: whole layers, forward and backward, against PyTorch and against their matrix products alone.
+"""The command `bench --layer`: whole layers, forward and backward, against PyTorch and against their matrix products alone; with
+`--tune` their programs are tuned first.
 
     Asked   which layers, at how many tokens, and what else was on the command line
     bench   the command
@@ -114,9 +115,9 @@ def _tuned(terminal: Terminal, wanted: Sequence[Wanted]) -> Answer:
 
     asked = tune.Asked(())
     arch = tune.arch_of(asked)
-    jobs = dict.fromkeys(job for one in wanted for job in layer_race.programs(one, arch))
+    jobs = tune.each_once([job for one in wanted for job in layer_race.jobs_of(one, arch)])
     terminal.say(f"tuning {render.count(len(jobs), 'program')} of {render.count(len(wanted), 'layer')}")
-    return tune.measured(terminal, list(jobs), asked)
+    return tune.measured(terminal, jobs, asked)
 
 
 def _answer(found: Sequence[Outcome], records: Sequence[LayerRecord], paths: Sequence[tuple[str, Path]]) -> Answer:

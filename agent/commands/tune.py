@@ -2,7 +2,7 @@
 
     Asked     what was asked for: whose programs, at which sizes, how
     tune      the command
-    measured  its last step, for programs that a caller has found
+    measured  its last step, for programs that a caller has found, `each_once`
 
 A subject is a task (its curated example and its kept kernels are tuned), one of these by name, or a kernel file. Programs are
 tuned at the sizes that a task's shapes lead to, so a plan's second program at what its first one writes; equal ones once.
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 DTYPES = ("bfloat16", "float16", "float32")
 WEIGHTS = ("row", "col", "both")
 DEFAULT_ARCH = "sm_90"
+UNTUNED = ("failed", "skipped")
+"""Of the words for what became of a job, those that leave it with the schedule that it had."""
 COLUMNS = (
     "program",
     "digest",
@@ -114,7 +116,7 @@ def tune(terminal: Terminal, asked: Asked, found: Sequence[Target] | None = None
             if not asked.everything:
                 raise
             warnings.setdefault(f"left out: {error.what}")
-    jobs = _each_once(wanted)
+    jobs = each_once(wanted)
     if not jobs:
         raise UsageError("nothing is left to tune", hint="; ".join(warnings))
     if asked.dry_run:
@@ -228,7 +230,7 @@ def _jobs(subject: Any, schedule: Schedule | None, asked: Asked, arch: str) -> l
     return list(found)
 
 
-def _each_once(wanted: Sequence[Job]) -> list[Job]:
+def each_once(wanted: Sequence[Job]) -> list[Job]:
     """One job per digest and problem, with the schedules of all: kernels of one task often share a program."""
     found: dict[Any, Job] = {}
     for job in wanted:
@@ -355,7 +357,7 @@ def measured(terminal: Terminal, jobs: list[Job], asked: Asked, warnings: Sequen
             yield from _losers(outcomes)
         yield from (f"{o.job}: {o.reason}" for o in outcomes if o.entry is None)
 
-    without = [o for o in outcomes if o.status in ("failed", "skipped")]
+    without = [o for o in outcomes if o.status in UNTUNED]
     code, failure = Exit.OK, None
     if without:
         late = sum(o.status == "skipped" for o in without)

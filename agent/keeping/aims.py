@@ -1,12 +1,12 @@
 """What the kernels are held to, and what was measured of each aim: the worst of all records that it is about.
 
-    Aim     a bound, what would be better still, and every value with where it was measured
+    Aim     bounds, and every value with where it was measured
     aims    all of them, from the records of one GPU
     table   Markdown for the page of records, a table for each GPU
 
-Every value is a time of ours over another one of the same run, or memory likewise: less is better, and two places count. What is
-`SUSPECT` counts as nothing. Where no backend is named, it is the one that a call takes. Neighbours: `results` has every record, `layers` those of
-whole layers.
+Every value is a time of ours over another one of the same run, or memory likewise: less is better, and two places count. Where no
+backend is named, it is the fastest of a record. What is `SUSPECT` counts as nothing. Neighbours: `results` has every record,
+`layers` those of whole layers.
 """
 
 from __future__ import annotations
@@ -15,26 +15,30 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import examples_curated
-from coda.bench.peers import COMPILED as MODES
+from coda.bench.peers import COMPILED
 from coda.bench.record import BenchRecord, short
 from coda.program import EpilogueProgram
 
-from . import layers, measured
-from .layers import AUTOTUNED, BOTH, COMPILED, GEMMS, OURS, LayerRecord
-from .results import by_gpu
+from . import layers
+from .layers import LayerRecord
+from .ratios import within
+from .results import SIZES, by_gpu, by_task, markdown
 
 Value = tuple[float, str]
 """And where it was measured."""
-COLUMNS = ("what, as a part of", "at most", "better still", "worst measured", "at", "")
+COLUMNS = ("time of ours", "at most", "better still", "worst measured", "at", "word")
 BACKWARD = "backward"
 """In the name of every task that is of a backward pass."""
+FEWEST = 128
+"""Rows from which on a kernel is held to torch.compile."""
 
 
 @dataclass(frozen=True)
 class Aim:
-    """None where there is no such bound."""
+    """Of the bounds, None where there is no such one."""
 
     what: str
+    """Names ours and what it is divided by; of one aim only."""
     must: float | None
     reach: float | None
     values: tuple[Value, ...]
@@ -58,64 +62,49 @@ class Aim:
 def aims(records: Iterable[BenchRecord], of_layers: Iterable[LayerRecord]) -> list[Aim]:
     """All of them. Records of one GPU."""
     told = [r for r in records if not r.suspicion]
-    large = [r for r in told if r.dims.get("K") in (4096, 8192) and r.dims["M"] >= 4096]
-    at = {size: [r for r in large if {r.dims["M"], r.dims["K"]} == {size}] for size in (4096, 8192)}
-    small = [r for r in told if r.dims["M"] == 512]
-    return [
-        _aim("`cutedsl` ÷ quack's best configuration, 4096 and 8192", 1.02, 1.00, _cutedsl_to_quack, large),
-        _aim("÷ the best of torch.compile, from M = 128", 1.00, None, _to_compile, told),
-        _aim("the same, backward at 4096", 0.87, 0.80, _to_compile, _backward(at[4096])),
-        _aim("the same, backward at 8192", 0.91, 0.83, _to_compile, _backward(at[8192])),
-        _aim("÷ cuBLAS's GEMM alone, forward at 8192", 1.03, 1.00, _to_cublas, _forward(at[8192])),
-        _aim("the same, backward at 8192", 1.06, 1.00, _to_cublas, _backward(at[8192])),
-        _aim("the same, forward at 4096", 1.13, 1.05, _to_cublas, _forward(at[4096])),
-        _aim("the same, backward at 4096", 1.22, 1.05, _to_cublas, _backward(at[4096])),
-        _aim("the same, forward at M = 512", 1.25, 1.10, _to_cublas, _forward(small)),
-        _aim("the same, backward at M = 512", 1.45, 1.10, _to_cublas, _backward(small)),
-        _aim("`triton` ÷ `cutedsl`, programs without pairs of columns", 1.15, 1.05, _triton_to_cutedsl, told),
-        *_of_layers(list(of_layers)),
+    at = {size: [r for r in told if (r.dims.get("M"), r.dims.get("K")) == lengths] for size, lengths in SIZES.items()}
+    found = [
+        _aim("`cutedsl` ÷ quack's best configuration, 4096 and 8192", 1.02, 1.00, _cutedsl, at["4096"] + at["8192"]),
+        _aim(f"÷ the best of torch.compile, from M = {FEWEST}", 1.00, None, _compiled, _tall(told)),
+        _aim("÷ the best of torch.compile, backward, 4096", 0.87, 0.80, _compiled, _backward(at["4096"])),
+        _aim("÷ the best of torch.compile, backward, 8192", 0.91, 0.83, _compiled, _backward(at["8192"])),
     ]
+    for size, forward, backward in (
+        ("8192", (1.03, 1.00), (1.06, 1.00)),
+        ("4096", (1.13, 1.05), (1.22, 1.05)),
+        ("M = 512", (1.25, 1.10), (1.45, 1.10)),
+    ):
+        found.append(_aim(f"÷ cuBLAS's GEMM alone, forward, {size}", *forward, _product, _forward(at[size])))
+        found.append(_aim(f"÷ cuBLAS's GEMM alone, backward, {size}", *backward, _product, _backward(at[size])))
+    found.append(_aim("`triton` ÷ `cutedsl`, programs without pairs of columns", 1.15, 1.05, _backends, told))
+    return [*found, *_of_layers(list(of_layers))]
 
 
 def table() -> str:
     """A table for each GPU; empty where nothing has been measured."""
-    found = by_gpu(
-        r
-        for name in examples_curated.catalog()
-        for r in measured.of_example(examples_curated.load(name).program.digest).records
-    )
-    everybody = [r for path in sorted(layers.RECORDS.glob("*.json")) for r in layers.kept(path)]
-    lines = [
-        "",
-        "## What the kernels are held to",
-        "",
-        "Times, and memory, as a part of another one's in the same run.",
-        "",
-    ]
-    for gpu, records in found.items():
-        lines += [
-            *([f"### {gpu}", ""] if len(found) > 1 else []),
-            *_rows(aims(records, (r for r in everybody if r.gpu == gpu))),
-            "",
-        ]
-    return "\n".join(lines) if found else ""
+    kernels = by_gpu(r for _, of_task in by_task() for r in of_task)
+    of_layers = layers.everything()
+    gpus = dict.fromkeys((*kernels, *(r.gpu for r in of_layers)))
+    if not gpus:
+        return ""
+    lines = ["", "## What the kernels are held to", "", "Times, and memory, over another one's in the same run.", ""]
+    for gpu in gpus:
+        found = aims(kernels.get(gpu, ()), (r for r in of_layers if r.gpu == gpu))
+        lines += [*([f"### {gpu}", ""] if len(gpus) > 1 else []), *markdown(COLUMNS, map(_row, found)), ""]
+    return "\n".join(lines)
 
 
-def _rows(found: Sequence[Aim]) -> Iterator[str]:
-    yield "| " + " | ".join(COLUMNS) + " |"
-    yield "|" + "---|" * len(COLUMNS)
-    for aim in found:
-        value, where = aim.worst or (None, "")
-        yield (
-            "| " + " | ".join((aim.what, _number(aim.must), _number(aim.reach), _number(value), where, aim.word)) + " |"
-        )
+def _row(aim: Aim) -> dict[str, str]:
+    value, where = aim.worst or (None, "")
+    cells = (aim.what, _number(aim.must), _number(aim.reach), _number(value), where, aim.word)
+    return dict(zip(COLUMNS, cells, strict=True))
 
 
 def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
 
 
-# values -----------------------------------------------------------------------------------------------------------------
+# of kernels -------------------------------------------------------------------------------------------------------------
 
 
 def _aim(
@@ -137,47 +126,54 @@ def _forward(records: Iterable[BenchRecord]) -> list[BenchRecord]:
     return [r for r in records if BACKWARD not in r.task]
 
 
-def _median(record: BenchRecord, name: str) -> float | None:
-    """Of a variant, or the fastest of a peer's."""
-    return min((m.median for m in record.measured if name in (m.name, m.peer)), default=None)
+def _tall(records: Iterable[BenchRecord]) -> list[BenchRecord]:
+    return [r for r in records if r.dims.get("M", 0) >= FEWEST]
 
 
-def _ratio(above: float | None, below: float | None) -> float | None:
-    return above / below if above is not None and below is not None else None
+def _over(record: BenchRecord, name: str, others: Sequence[str]) -> float | None:
+    """A variant over the fastest of some others, each of them a variant or a peer's candidate."""
+    mine = next((m for m in record.measured if m.name == name), None)
+    if mine is None:
+        return None
+    return max((within(record, mine, m).ratio for m in record.measured if {m.name, m.peer} & {*others}), default=None)
 
 
-def _cutedsl_to_quack(record: BenchRecord) -> float | None:
-    return _ratio(_median(record, "cutedsl"), _median(record, "quack"))
+def _cutedsl(record: BenchRecord) -> float | None:
+    return _over(record, "cutedsl", ["quack"])
 
 
-def _to_compile(record: BenchRecord) -> float | None:
-    best = min((t for t in (_median(record, name) for name in MODES) if t is not None), default=None)
-    return _ratio(_median(record, record.kernel), best)
+def _compiled(record: BenchRecord) -> float | None:
+    return _over(record, record.kernel, COMPILED)
 
 
-def _to_cublas(record: BenchRecord) -> float | None:
-    return _ratio(_median(record, record.kernel), _median(record, "cublas"))
+def _product(record: BenchRecord) -> float | None:
+    return _over(record, record.kernel, ["cublas"])
 
 
-def _triton_to_cutedsl(record: BenchRecord) -> float | None:
+def _backends(record: BenchRecord) -> float | None:
     program = examples_curated.load(record.task).program
     if not isinstance(program, EpilogueProgram) or any(n.type.width != 1 for n in program.nodes):
         return None
-    return _ratio(_median(record, "triton"), _median(record, "cutedsl"))
+    return _over(record, "triton", ["cutedsl"])
+
+
+# of layers --------------------------------------------------------------------------------------------------------------
 
 
 def _of_layers(records: Sequence[LayerRecord]) -> Iterator[Aim]:
-    def times(names: Sequence[str]) -> tuple[Value, ...]:
-        found = []
-        for record in records:
-            medians = {m.name: m.median for m in record.passes[BOTH].measured}
-            if others := [medians[name] for name in names if name in medians]:
-                found.append((medians[OURS] / min(others), record.title))
-        return tuple(found)
+    modes = (layers.COMPILED, layers.AUTOTUNED)
+    yield Aim("a layer, both passes, ÷ the best of torch.compile", 1.00, None, _times(records, modes))
+    yield Aim("a layer, both passes, ÷ its matrix products alone", None, 1.02, _times(records, (layers.GEMMS,)))
+    memory = ((r, min((r.memory[name] for name in modes if name in r.memory), default=0)) for r in records)
+    least = tuple((r.memory[layers.OURS] / size, r.title) for r, size in memory if size)
+    yield Aim("a layer's peak memory ÷ the least of torch.compile's", 0.90, 0.85, least)
 
-    compiled = (COMPILED, AUTOTUNED)
-    least = {r.title: min((r.memory[name] for name in compiled if name in r.memory), default=None) for r in records}
-    memory = tuple((r.memory[OURS] / size, r.title) for r in records if (size := least[r.title]))
-    yield Aim("a layer, forward and backward ÷ the best of torch.compile", 1.00, None, times(compiled))
-    yield Aim("the same ÷ its matrix products alone", None, 1.02, times((GEMMS,)))
-    yield Aim("its peak memory ÷ the least of torch.compile's", 0.90, 0.85, memory)
+
+def _times(records: Iterable[LayerRecord], others: Sequence[str]) -> tuple[Value, ...]:
+    """Over the fastest of these contestants."""
+    found = []
+    for record in records:
+        race = record.passes[layers.BOTH]
+        ratios = [c.ratio for c in race.compared if c.peer in others]
+        found += [(max(ratios), record.title)] if ratios else []
+    return tuple(found)

@@ -4,7 +4,7 @@
     Contestant   a module with its inputs: forward, or forward and backward
     Gemms        the layer's matrix products alone, by torch.matmul: 4, or 12 with the backward pass
     contestants  all of them by name, from one set of weights
-    programs     what a layer runs, for a tuner in another process
+    jobs_of      what a layer runs, for a tuner in another process
     checked      their errors against fp64, and who is wrong
     race         the record
 
@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from coda import numerics
-from coda.bench.record import Compared, environment, measured, now
+from coda.bench.record import Compared, environment, measured, now, origin_of
 from coda.bench.timing import Clock, CudaClock, measure
 from coda.layout import split_gate_up
 from coda.tune import choose, is_measured
@@ -59,7 +59,7 @@ def shape_of(wanted: Wanted) -> llama.Shape:
     return llama.Shape(wanted.width, wanted.ffn, heads, heads, HEAD)
 
 
-def programs(wanted: Wanted, arch: str) -> list[Job]:
+def jobs_of(wanted: Wanted, arch: str) -> list[Job]:
     """What the layer runs, in bf16."""
     return calls(shape_of(wanted), wanted.tokens, torch.bfloat16, arch)
 
@@ -95,7 +95,10 @@ def run(
     torch.cuda.empty_cache()
     gemms = gemms_of(reference, tokens)
     schedules = {str(job): s.to_dict() for job, s in chosen.items()}
-    record = race(racing, gemms, schedules, clock or CudaClock(), memory or peak_memory, rounds=rounds, seed=seed)
+    origin = origin_of([is_measured(job.program, job.problem, s) for job, s in chosen.items()])
+    record = race(
+        racing, gemms, schedules, origin, clock or CudaClock(), memory or peak_memory, rounds=rounds, seed=seed
+    )
     marks["raced"] = time.monotonic() - began
     record |= {
         "layer": "llama",
@@ -113,7 +116,6 @@ def run(
             "backlog": True,
             "interleaved": True,
             "modes": dict(modes),
-            "tuned": sum(is_measured(job.program, job.problem, s) for job, s in chosen.items()),
             "seconds": {name: round(s, 1) for name, s in marks.items()},
         },
         "measured_at": now(),
@@ -295,13 +297,15 @@ def race(
     found: Mapping[str, Contestant],
     gemms: Gemms,
     schedules: Mapping[str, Any],
+    origin: str,
     clock: Clock,
     memory: Callable[[Callable[[], Any]], int],
     *,
     rounds: int,
     seed: int,
 ) -> dict[str, Any]:
-    """Passes and memory, as the record has them. `schedules`: of the layer's programs, by name and size."""
+    """Passes and memory, as the record has them. `schedules`: of the layer's programs, by name and size, and
+    where they come from."""
     everybody: dict[str, Contestant | Gemms] = {**found, GEMMS: gemms}
     authors = dict.fromkeys(everybody, "tool") | {OURS: "candidate"}
     steps = {
@@ -313,7 +317,7 @@ def race(
         timings = measure(variants, clock, rounds=rounds, seed=seed)
         against = {who: timings.compare(OURS, who) for who in everybody if who != OURS}
         passes[name] = Pass(
-            measured=measured(timings, authors, {OURS: schedules}),
+            measured=measured(timings, authors, {OURS: schedules}, origins={OURS: origin}),
             compared=tuple(Compared(who, r.ratio, r.low, r.high, r.word) for who, r in against.items()),
             noise_floor=timings.floor,
         )

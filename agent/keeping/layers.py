@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -33,6 +33,7 @@ from ..verify.suite import Options, machine_of
 from ..verify.worker import WorkerSession
 from .benchmarks import file_of
 from .measured import UNKNOWN
+from .results import markdown
 
 RECORDS = examples_curated.FOLDER / "records" / "layers"
 WORKER = f"{__package__}.layer_race:work"
@@ -170,6 +171,11 @@ def kept(path: Path) -> tuple[LayerRecord, ...]:
         raise KernelDamaged(f"{str(path)!r} holds what is no record of a layer: {error}", hint="mend it") from error
 
 
+def everything() -> list[LayerRecord]:
+    """Every record in the bank. Raises `KernelDamaged`."""
+    return [record for path in sorted(RECORDS.glob("*.json")) for record in kept(path)]
+
+
 def place_of(gpu: str) -> Path:
     """Where records of a GPU are kept."""
     return RECORDS / file_of(gpu)
@@ -267,24 +273,25 @@ def origin(record: LayerRecord) -> str:
     """Where and how it was measured."""
     e, p = record.environment, record.protocol
     known = ("torch", "triton", "quack-kernels", "cuda", "driver", "sm_clock_mhz", "power_limit_w")
+    ours = record.passes[BOTH].of(OURS)
+    schedules = (ours.origin if ours else "") or "unknown"
     versions = ", ".join(f"{name} {e[name]}" for name in known if name in e)
     return (
         f"{record.gpu} in {record.dtype}: {versions or 'versions not recorded'}; cold L2, {p['rounds']} interleaved rounds, "
-        f"{'tuned' if p.get('tuned') else 'shipped'} schedules, outputs and gradients of every contestant first compared with fp64"
+        f"{schedules} schedules, outputs and gradients of every contestant first compared with fp64"
     )
 
 
 def page() -> str:
     """Markdown for the page of records: a table for each GPU; empty where nothing has been measured."""
     lines: list[str] = []
-    for records in filter(None, map(kept, sorted(RECORDS.glob("*.json")))):
+    found = everything()
+    for gpu in dict.fromkeys(r.gpu for r in found):
+        records = [r for r in found if r.gpu == gpu]
         lines += [] if lines else ["", "## Whole layers", "", ABOUT]
-        lines += ["", *_markdown(table(records)), "", reading(records)]
-        lines += [f"Measured on {how}." for how in dict.fromkeys(map(origin, records))]
+        lines += ["", *markdown(COLUMNS, table(records)), "", reading(records)]
+        for how in dict.fromkeys(map(origin, records)):
+            which = ", ".join(f"{r.dims['width']}:{r.dims['ffn']}" for r in records if origin(r) == how)
+            lines.append(f"{which} measured on {how}.")
         lines += [f"{name} was not measured: {why}." for r in records for name, why in r.absent.items()]
     return "\n".join([*lines, ""]) if lines else ""
-
-
-def _markdown(rows: Sequence[Mapping[str, str]]) -> list[str]:
-    lines = [COLUMNS, tuple("---" for _ in COLUMNS), *(tuple(row[c] for c in COLUMNS) for row in rows)]
-    return ["| " + " | ".join(cells) + " |" for cells in lines]

@@ -61,7 +61,7 @@ def task_table() -> str:
 
 def readme_table() -> str:
     """Markdown, a table for each GPU; a sentence where nothing has been measured."""
-    found = dict(_by_task())
+    found = dict(by_task())
     machines = by_gpu(r for of_task in found.values() for r in of_task)
     if not machines:
         return "Nothing yet: no record of a GPU run is committed."
@@ -92,13 +92,13 @@ def readme_table() -> str:
 
 def full_page() -> str:
     """Markdown: a table of everything for each GPU, then what is absent and why."""
-    machines = by_gpu(r for _, of_task in _by_task() for r in of_task)
+    machines = by_gpu(r for _, of_task in by_task() for r in of_task)
     records = [r for here in machines.values() for r in here]
     if not records:
         return "Nothing yet: no record of a GPU run is committed."
     lines = [_origins(machines), _sums(machines), ""]
     for gpu, here in machines.items():
-        lines += [*([f"## {gpu}", ""] if len(machines) > 1 else []), *markdown(table(here)), ""]
+        lines += [*([f"## {gpu}", ""] if len(machines) > 1 else []), *markdown(COLUMNS, table(here)), ""]
     if NOTES.is_file():
         lines += ["## What was lost, and why", "", NOTES.read_text(encoding="utf-8").strip(), ""]
     if absent := list(_absent(records)):
@@ -124,16 +124,17 @@ def table(records: Iterable[BenchRecord]) -> list[dict[str, str]]:
     return [_row(r) for r in ordered]
 
 
-def markdown(rows: Sequence[dict[str, str]]) -> list[str]:
+def markdown(columns: Sequence[str], rows: Iterable[Mapping[str, str]]) -> list[str]:
     """Rows as the lines of a table."""
-    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
-    return lines + ["| " + " | ".join(row[c] for c in COLUMNS) + " |" for row in rows]
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    return lines + ["| " + " | ".join(row[c] for c in columns) + " |" for row in rows]
 
 
 # rows -----------------------------------------------------------------------------------------------------------------
 
 
-def _by_task() -> Iterator[tuple[str, list[BenchRecord]]]:
+def by_task() -> Iterator[tuple[str, list[BenchRecord]]]:
+    """Every task that a curated example solves, with the records of that example that count."""
     for task_id in tasks.cards():
         if task_id in examples_curated.catalog():
             found = measured.of_example(examples_curated.load(task_id).program.digest).records

@@ -24,6 +24,7 @@ import torch
 from coda.backends import registry
 from coda.bench import empty, peers
 from coda.bench.candidates import Candidate, Setting
+from coda.bench.record import origin_of
 from coda.errors import BackendUnavailable, CodaError
 from coda.kernel import from_json
 from coda.numerics import Comparison, roughly, within
@@ -210,7 +211,7 @@ def _origin(subject: Subject, inputs: Inputs, config: Schedule | None, schedules
         part.name in schedules and is_measured(part, problem, Schedule.from_dict(schedules[part.name]))
         for part, problem in problems(subject, inputs, arch)
     ]
-    return "tuned" if all(found) else "partly tuned" if any(found) else "shipped"
+    return origin_of(found)
 
 
 def _empty_epilogues(found: Entrants, inputs: Inputs, a_b: tuple[str, str], guard: Guard) -> None:

@@ -4,6 +4,7 @@ BenchRecord   frozen; JSON both ways; refuses numbers about speed for outputs th
 short         lengths in a few letters
 now           the time of a measurement, as records have it
 environment   GPU, driver and versions of this process
+origin_of     the word for where a kernel's schedules come from
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import math
 import platform
 import re
 import statistics
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
@@ -236,6 +237,11 @@ def _finite(value: object) -> bool:
 
 def _texts(value: object) -> bool:
     return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
+
+
+def origin_of(tuned: Collection[bool]) -> str:
+    """`Measured.origin` of a kernel for whose programs, one by one, measuring found the schedule, or not."""
+    return "tuned" if all(tuned) else "partly tuned" if any(tuned) else "shipped"
 
 
 def measured(

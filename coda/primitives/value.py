@@ -319,8 +319,31 @@ class Value:
 
     __rmatmul__ = __matmul__
 
+    # what a tensor has and a value has not ------------------------------------------------------------------------
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):  # a protocol that somebody asks for
+            raise AttributeError(name)
+        _no_tensor(f"`.{name}` of a traced value", name)
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
+        name = getattr(function, "__name__", str(function))
+        _no_tensor(f"torch's {name}() on a traced value", name)
+
 
 Operand: TypeAlias = Value | int | float | bool
+
+
+def _no_tensor(what: str, name: str) -> NoReturn:
+    from coda.primitives import NAMES  # which is made of modules that need this one
+
+    hint = f"write {name}(v), from coda.primitives" if name in NAMES else near(name, NAMES)
+    raise UnknownPrimitive(
+        f"{what}: it is no tensor",
+        expected="operators, and functions of coda.primitives",
+        hint=hint or f"the primitives are: {', '.join(NAMES)}",
+        where=author_line(),
+    )
 
 
 def _operand(x: object) -> Operand:

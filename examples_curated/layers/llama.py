@@ -17,8 +17,10 @@ an epilogue, 5 plain ones, which are torch's.
 Saved for backward are x1, x2, the rotated qkv, the pre-activations and two numbers per row, beside inputs and weights. Neither the
 gained norms nor the activation is: `rms_backward` and `swiglu_backward` compute them again in passing, as operands of the weight
 gradients. The gradient of the pre-activations, as large as all the rest together, is written over them, as torch.compile does with
-its donated buffers: so backward runs once per forward, but in a layer that was made with `retain_graph=True`. Angles are positions times frequencies, in registers: a table as wide as qkv, which `rms_rope` reads, would be as large
-as qkv itself; a frequency of 0 lets v through.
+its donated buffers: so backward runs once per forward, but in a layer that was made with `retain_graph=True`.
+
+Angles are positions times frequencies, in registers: a table as wide as qkv, which `rms_rope` reads, would be as large as qkv
+itself; a frequency of 0 lets v through.
 """
 
 from __future__ import annotations
@@ -241,11 +243,13 @@ class _Fused(torch.autograd.Function):
         )
         d_qkv = dz.mT @ normed if wants_qkv else None
         del dz, normed
-        # in a traced graph writes are the compiler's to place
-        ctx.spent = not (ctx.retain_graph or torch.compiler.is_compiling())
-        dz, h, zdz = swiglu_backward(dx, down, z=z, out={"dz": z} if ctx.spent else None, backend=backend)
-        if ctx.spent:
-            increment_version(z)
+        overwrite = not (
+            ctx.retain_graph or torch.compiler.is_compiling()
+        )  # a graph's memory is its compiler's to reuse
+        dz, h, zdz = swiglu_backward(dx, down, z=z, out={"dz": z} if overwrite else None, backend=backend)
+        if overwrite:
+            ctx.spent = True
+            increment_version(z)  # for whoever else has it, as hooks on saved tensors may
         d_down = dx.mT @ h if wants_down else None
         del h
         dx, normed, d_mlp_gain = rms_backward(

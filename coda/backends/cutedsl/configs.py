@@ -45,7 +45,7 @@ RESERVED = 2 * 1024
 TILE_K = 64
 MIN_STAGES = 2
 
-_CANDIDATES = 5
+_CANDIDATES = 6
 """Raised with every change of `candidates`, of the heuristic, and of the generated function of an element."""
 DEVICE_CODE = hashlib.sha256(
     b"".join(
@@ -270,8 +270,8 @@ SPEEDS = (
 
 From the suite at M = 128, 512, 1024, 4096 and 8192 on one H200, bf16, quack-kernels 0.6.5 on nvidia-cutlass-dsl 4.7.1
 (2026-11-29): the choice by `_measured` was within 2 % of the best of up to 10 from M = 1024 on, within 8 % below. 128×256
-without ping-pong was the best of a few light epilogues by 1 %, and half as fast for heavy ones. At M = 16384, N = 2048 and 4096,
-where both fill 97 % of their waves, 128×192 took 3 to 15 % less than 128×128 in six of seven programs of a layer (2026-11-30).
+without ping-pong was the best of a few light epilogues by 1 %. At M = 16384 and N = 2048 or 4096, where 128×128 fills 97 % and
+128×192 94 % of the waves, 128×192 took 2 to 15 % less in six of seven programs of a layer and 1 % more in one (2026-11-30).
 """
 
 
@@ -304,6 +304,7 @@ of two sigmoids (36); 128×128, which spills nothing, 1.10 for exact GeGLU backw
 1.36 times as long with it as with 128×128, while RoPE from positions (24) was fastest with it at K = 2048 and 4096 (one H200, bf16,
 2026-11-30)."""
 LONG = 8192
+"""Steps of K that hide much of what follows; see `BUSY_SHORT` and `WIDEST`."""
 
 
 def _instructions(program: EpilogueProgram) -> float:
@@ -314,7 +315,7 @@ def _instructions(program: EpilogueProgram) -> float:
 
 
 LIGHT = 6
-"""Instructions per element up to which an epilogue need not run beside another tile's product; see `_light`."""
+"""Instructions per element up to which an epilogue need not run beside another tile's product."""
 WIDEST = (128, 256, 2, 1.03)
 """As in `SPEEDS`, without ping-pong, for light epilogues behind a product of at least `LONG` steps of K: at 4096×4096×11008 it took
 3 % less than 128×128 for three programs that add a residual; at K = 4096 it was between 1 % less and 6 % more for such programs,
@@ -326,13 +327,13 @@ def _measured(program: EpilogueProgram, problem: Problem) -> Schedule:
     if family(problem.arch) == 100:
         return Schedule(backend="cutedsl", tile_m=128, tile_n=128, cluster_m=1)
     whole = _whole(program)
-    wide = _light(program) and WIDEST[1] % whole == 0
-    if WIDEST[1] % whole == 0 and _one_wave_of_rows(problem) and not _reads_pairs(program):
+    wide = WIDEST[1] % whole == 0 and _reads_little(program)
+    if wide and _one_wave_of_rows(problem):
         return Schedule(backend="cutedsl", tile_m=128, tile_n=256, cluster_m=2)
     possible = [tile for tile in SPEEDS if tile[1] % whole == 0] or list(SPEEDS)
     busy = _instructions(program) >= (BUSY if problem.k >= LONG else BUSY_SHORT)
     tiles = [tile for tile in possible if tile[1] != 192 or not busy] or possible
-    if wide and problem.k >= LONG:
+    if wide and _instructions(program) <= LIGHT and problem.k >= LONG:
         tiles = [*tiles, WIDEST]
     m, n, cluster, _ = max(tiles, key=lambda tile: tile[3] * _filled(problem, tile[0], tile[1]))
     if problem.m <= m:  # a cluster's second tile would be beyond the matrix
@@ -340,23 +341,17 @@ def _measured(program: EpilogueProgram, problem: Problem) -> Schedule:
     return Schedule(backend="cutedsl", tile_m=m, tile_n=n, pingpong=(m, n) != WIDEST[:2], cluster_m=cluster)
 
 
-def _light(program: EpilogueProgram) -> bool:
-    """Whether 128×256 without ping-pong holds its values, and little is lost while the epilogue runs alone."""
+def _reads_little(program: EpilogueProgram) -> bool:
+    """Whether 128×256 without ping-pong holds its values: it reads at most one column per accumulator, and sums up no columns."""
     read = sum(o.width for o in program.operands if o.kind is Kind.TILE)
-    columns = any(s.axis == "col" for s in Anatomy(program).statistics)
-    return _instructions(program) <= LIGHT and read <= 1 and not columns
+    return read <= 1 and not any(s.axis == "col" for s in Anatomy(program).statistics)
 
 
 def _one_wave_of_rows(problem: Problem) -> bool:
     """Whether tiles of 128×256 hold whole rows, so that A is read once, and are one wave, at least half of one. With them, without
     ping-pong, `router_scores` took 58 µs at 16384×256×4096 and `rms_swiglu` 57, with the 128×128 of ping-pong 71 and 67;
-    `gelu_backward` 78 with either (one H200, bf16, 2026-11-30)."""
+    `gelu_backward`, which sums up columns, 78 with either (one H200, bf16, 2026-11-30)."""
     return 128 < problem.n <= 256 and MULTIPROCESSORS // 2 <= math.ceil(problem.m / 128) <= MULTIPROCESSORS
-
-
-def _reads_pairs(program: EpilogueProgram) -> bool:
-    """Whether it reads two columns per accumulator: 128×256 without ping-pong was half as fast for such programs."""
-    return any(o.kind is Kind.TILE and o.width > 1 for o in program.operands)
 
 
 def _filled(problem: Problem, tile_m: int, tile_n: int) -> float:

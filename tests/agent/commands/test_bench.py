@@ -216,13 +216,17 @@ def test_what_compare_cannot_mean_is_refused_before_anything_is_measured(
 def test_what_was_not_tuned_is_said_and_is_no_success(here: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = dataclasses.replace(ASKED, shapes="1x4096x4096", tune=True)
     failure = Failure("not-tuned", "1 of 2 not tuned", "the table says why")
-    said = Answer({"jobs": []}, list, Exit.GOAL_NOT_MET, failure, warnings=("left out: x",))
+    job = {"program": "p", "m": 1, "n": 2, "k": 3, "status": "failed", "reason": "it hangs"}
+    jobs = [job, {**job, "status": "tuned", "reason": ""}]
+    said = Answer({"jobs": jobs}, list, Exit.GOAL_NOT_MET, failure, warnings=("left out: x",))
     given: list[Any] = []
     monkeypatch.setattr(tune, "tune", lambda terminal, asked, found: given.append(found) or said)
     answer = run(asked)
     assert (answer.exit, answer.failure.code) == (Exit.GOAL_NOT_MET, "not-tuned")
     assert "left out: x" in answer.warnings
     assert any(w.startswith("--tune: 1 of 2 not tuned") for w in answer.warnings)
+    assert [w for w in answer.warnings if w.startswith("p at")] == ["p at 1×2×3: it hangs"]
+    assert "the table" not in answer.failure.hint  # it is not shown
     assert [target.id for target in given[0]] == ["examples_curated/rms_scale"]  # what is measured is what is tuned
     monkeypatch.setattr(tune, "tune", lambda terminal, asked, found: Answer({"jobs": [1]}, list))
     answer = run(asked)

@@ -9,6 +9,7 @@ from typing import Any
 
 import layer_support as support
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import cli
@@ -146,7 +147,7 @@ def test_what_the_layers_run_is_tuned_first(session: type[support.Session], monk
         assert session.asked == []
         tuned.extend(job.program.name for job in jobs)
         assert {(job.problem.m, job.problem.arch, job.problem.dtype) for job in jobs} == {(512, "sm_90", "bfloat16")}
-        return Answer({"jobs": len(tuned)}, list, Exit.GOAL_NOT_MET, Failure("not-tuned", "1 of 8 not tuned", ""))
+        return Answer({"jobs": []}, list, Exit.GOAL_NOT_MET, Failure("not-tuned", "1 of 8 not tuned", ""))
 
     monkeypatch.setattr(tune, "measured", measured)
     monkeypatch.setattr(tune, "arch_of", lambda asked: "sm_90")
@@ -163,11 +164,12 @@ def test_what_the_layers_run_is_tuned_first(session: type[support.Session], monk
     )
     assert found.exit_code == 3
     data = json.loads(found.stdout)
-    assert data["data"]["tuned"] == {"jobs": 8}
+    assert data["data"]["tuned"] == {"jobs": []}
     assert len(data["data"]["records"]) == 1
     assert any("1 of 8 not tuned" in text for text in data["warnings"])
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, and it would be tuned")
 def test_without_a_gpu_nothing_is_tuned(session: type[support.Session]) -> None:
     found = run("--layer", "256:640", "--tokens", "512", "--tune")
     assert found.exit_code == 5

@@ -67,6 +67,7 @@ def test_everybody_is_checked_and_raced_in_both_passes(compiled: list[dict[str, 
     (ours,) = (m for m in record.passes[layers.BOTH].measured if m.name == layers.OURS)
     assert len(ours.config) == 8
     assert all(Schedule.from_dict(s).backend == "reference" for s in ours.config.values())
+    assert ours.origin == "shipped"
     assert record.environment["torch"] == torch.__version__
     assert set(record.protocol["seconds"]) == {"compiled", "checked", "raced"}
 
@@ -247,7 +248,8 @@ def test_the_page_has_a_table_for_each_gpu(session: type[support.Session]) -> No
     page = layers.page()
     assert page.count("## Whole layers") == 1
     assert page.count("| llama 4096:11008, 16384 tokens |") == 16
-    assert "Measured on NVIDIA Test in bfloat16: torch 2, driver 1; cold L2, 25 interleaved rounds" in page
+    assert "4096:11008 measured on NVIDIA Test in bfloat16: torch 2, driver 1; cold L2, 25 interleaved rounds" in page
+    assert "shipped schedules" in page
     assert "compile was not measured: failed: x." in page
     assert page.endswith("\n")
     layers.write(layers.place_of("NVIDIA Other"), [])

@@ -177,6 +177,8 @@ def test_the_shipped_choice_is_valid_for_every_supported_example(arch, size):
         ("swiglu_backward", 8192, 8192, 8192, (128, 192, 2)),
         ("swiglu_backward", 16384, 11008, 4096, (128, 128, 2)),  # too short a product for that epilogue
         ("gelu_backward", 8192, 8192, 8192, (128, 192, 2)),
+        ("spectral_mask", 8192, 8192, 8192, (128, 192, 2)),
+        ("spectral_mask", 8192, 8192, 8191, (128, 128, 2)),
         ("rms_scale", 128, 4096, 4096, (64, 64, 1)),
         ("rms_scale", 1, 64, 4096, (64, 64, 1)),
     ],
@@ -189,20 +191,22 @@ def test_the_shipped_choice(task, m, n, k, tile):
 
 
 def test_whole_rows_in_one_wave_read_a_once():
-    """Without ping-pong, but for what reads pairs; a call takes this backend there, and for any small product of few columns."""
-    light, heavy, pairs = (
-        examples_curated.load(name).program for name in ("rms_scale", "gelu_backward", "swiglu_backward")
+    """Without ping-pong, but for what reads much or sums up columns; a call takes this backend there, and for any small product of few
+    columns."""
+    light, gated, columns, pairs = (
+        examples_curated.load(name).program for name in ("rms_scale", "rms_swiglu", "gelu_backward", "swiglu_backward")
     )
 
     def chosen(program, m, n):
         schedule = BACKEND.default_schedule(program, Problem.example(program, m=m, n=n, k=4096, arch="sm_90"))
         return schedule.tile_m, schedule.tile_n, schedule.pingpong
 
-    assert chosen(light, 16384, 256) == chosen(heavy, 16384, 256) == (128, 256, False)
+    assert chosen(light, 16384, 256) == chosen(gated, 16384, 256) == (128, 256, False)
     assert chosen(light, 16384, 200) == (128, 256, False)
     assert {chosen(light, m, 256)[2] for m in (512, 17000, 65536)} == {True}
     assert chosen(light, 16384, 128)[2]
     assert chosen(pairs, 16384, 256)[2]
+    assert chosen(columns, 16384, 256)[2]
     assert {tune.order(Problem.example(light, m=m, n=n, k=4096))[0] for m in (512, 16384) for n in (128, 256)} == {
         "cutedsl"
     }
