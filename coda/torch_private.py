@@ -1,10 +1,11 @@
-"""What PyTorch offers its own compiler, for warm calls: the one place in coda that knows any of it.
+"""What PyTorch offers its own compiler: the one place in coda that knows any of it.
 
     alike           a function that tells whether tensors are as others were, in one call instead of eight per tensor
     quick_empty     an allocation that does not pass the dispatcher
     listening       whether somebody listens to operations, who would then miss those
     transforming    whether a transform of functions is at work
     dual            whether a tensor may carry a tangent
+    saving_hooks    whether somebody gets what is saved for backward
     current_device  the number of the current GPU
 
 Why: a warm call takes a few µs, and asking one tensor for dtype, shape, strides, device, layout, … takes half of one. Dynamo
@@ -100,6 +101,15 @@ def dual() -> bool:
     from another one."""
     level: int = getattr(forward_ad, LEVEL, 0)
     return level >= 0
+
+
+def saving_hooks() -> bool:
+    """Whether hooks on saved tensors are at work (`torch.autograd.graph.saved_tensors_hooks`, checkpoints), which may keep or share
+    what is saved now for backward. Nothing public asks."""
+    try:
+        return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    except (AttributeError, TypeError):
+        return True
 
 
 @functools.cache

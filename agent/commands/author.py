@@ -141,6 +141,7 @@ def author(terminal: Terminal, asked: Asked, flags: Mapping[str, Any]) -> Answer
             if run.summary is None:
                 raise
             summary, error = run.summary, stopped
+    terminal.seen |= progress.shown
     if isinstance(told, _EventWriter) and told.lost is not None:
         raise told.lost
     answer = _answer(terminal, run, summary, error)
@@ -395,7 +396,9 @@ def _advice(summary: Summary) -> str:
 
 def _next(terminal: Terminal, summary: Summary, run: store.Run) -> str:
     if summary.kept is not None:
-        return f"coda-agent review {shlex.quote(run.info.id)}"
+        again = summary.kept.id if run.info.into is None else summary.kept.path
+        # a program that was kept already is reviewed, and promoted, where it lies
+        return f"coda-agent review {shlex.quote(again if summary.kept.same_program else run.info.id)}"
     return terminal.resume
 
 

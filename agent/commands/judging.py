@@ -301,6 +301,9 @@ def review(terminal: Terminal, name: str, judging: Judging, into: Path | None) -
                 f"a promotion needs the review in the kernel's own folder, {kept.folder}: review it without --into"
             )
             follow = f"coda-agent review {shlex.quote(kept.handle)}"
+    elif found.accepted and kept.same_as:
+        terminal.say(f"its program is kept already: {kept.same_as} is what can be promoted")
+        follow = f"coda-agent review {shlex.quote(kept.same_as)}"
     return Answer(data, show, code, failure, paths=(("packet", written.markdown), ("page", written.html)), next=follow)
 
 
@@ -341,7 +344,7 @@ def promote(
         yield f"{kept.id}: {'would be promoted' if dry_run else 'promoted'} by {record.reviewer}"
         yield (
             f"envelope: {', '.join(held.arch) or 'no architecture'}{' (compiled for, not run on)' if record.waiver else ''}; "
-            f"{', '.join(held.dtypes) or 'no dtype'}; {sizes}; "
+            f"proven in {', '.join(held.dtypes) or 'no dtype'}; {sizes}; "
             + ", ".join(f"{package} {version}" for package, version in held.toolchain.items())
         )
         yield from (f"measured: {b.shape} {b.dtype} on {b.gpu}: {b.us:.1f} µs" for b in record.benchmarks)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..keeping.layers import LayerRecord, Outcome, Wanted
 
 TOKENS = 16384
+MOST_TOKENS = 1 << 24
 WRITTEN = "write a layer as D:FFN, in numbers, D a multiple of 128: --layer 4096:11008"
 BESIDE = ("rounds", "tune", "keep", "out")
 """Of the flags for kernels, those that go with layers too."""
@@ -55,6 +56,8 @@ class Asked:
                 what = f"--layer measures whole layers, {said} does not go with it"
                 raise UsageError(what, hint="leave out one of the two")
         flags.number("--tokens", self.tokens, least=1, hint=f"{TOKENS} is usual")
+        if self.tokens is not None and self.tokens > MOST_TOKENS:
+            raise UsageError(f"--tokens {self.tokens} are more than any GPU holds", hint=f"{TOKENS} is usual")
         flags.number("--rounds", self.of_kernels.rounds, least=3, hint="fewer have no spread; 25 is usual")
         out = self.of_kernels.out
         if out is not None and out.suffix != ".json":
@@ -67,7 +70,9 @@ class Asked:
         found = {}
         for text in self.layers:
             lengths = text.split(":")
-            if len(lengths) != 2 or not all(n.isdecimal() and 0 < len(n) < flags.MOST_DIGITS for n in lengths):
+            if len(lengths) != 2 or not all(
+                n.isascii() and n.isdecimal() and len(n) < flags.MOST_DIGITS for n in lengths
+            ):
                 raise UsageError(f"--layer {text!r} is no layer", hint=WRITTEN)
             width, ffn = map(int, lengths)
             if not width or not ffn or width % HEAD:

@@ -294,6 +294,8 @@ class Progress:
 
     def __init__(self, say: Callable[[str], None], live: Console | None = None) -> None:
         self._say, self._live = say, live
+        self.shown: set[str] = set()
+        """Lines so far that stay."""
         self._status = live.status("starting", spinner="dots") if live is not None else None
 
     def __enter__(self) -> Progress:
@@ -312,6 +314,7 @@ class Progress:
 
     def __call__(self, event: Event) -> None:
         line = event_line(event)
+        self.shown |= {line} if line is not None else set()
         if self._status is None or self._live is None:
             if line is not None and not isinstance(event, Judging | Replied):
                 self._say(line)

@@ -136,6 +136,8 @@ class Terminal:
     """Set by a command as soon as it has one: shown with a bug, and after an interrupt."""
     resume: str = ""
     """The command that goes on after an interrupt."""
+    seen: set[str] = field(default_factory=set)
+    """Lines that a display of progress has shown: an answer's warnings are not repeated."""
 
     # consoles ---------------------------------------------------------------------------------------------------------
     @property
@@ -177,7 +179,8 @@ class Terminal:
         else:
             self._show(answer.show())
         for warning in answer.warnings:
-            self.warn(warning)
+            if f"warning: {warning}" not in self.seen:
+                self.warn(warning)
         for what, path in answer.paths:
             self.say(f"{what}: {path}")
         if answer.failure is not None:

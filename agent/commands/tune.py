@@ -138,7 +138,7 @@ def arch_of(asked: Asked) -> str:
     if here is None:
         raise BenchUnavailable(
             "tuning measures, and there is no GPU here",
-            hint="--compile-only builds every candidate without one; --dry-run lists them",
+            hint="`coda-agent tune --compile-only` builds every candidate without one; --dry-run lists them",
         )
     if asked.arch not in (None, here):
         raise UsageError(

@@ -29,6 +29,8 @@ Value = tuple[float, str]
 COLUMNS = ("time of ours", "at most", "better still", "worst measured", "at", "word")
 BACKWARD = "backward"
 """In the name of every task that is of a backward pass."""
+DTYPE = "bfloat16"
+"""Of all aims."""
 FEWEST = 128
 """Rows from which on a kernel is held to torch.compile."""
 
@@ -61,7 +63,7 @@ class Aim:
 
 def aims(records: Iterable[BenchRecord], of_layers: Iterable[LayerRecord]) -> list[Aim]:
     """All of them. Records of one GPU."""
-    told = [r for r in records if not r.suspicion]
+    told = [r for r in records if not r.suspicion and r.dtype == DTYPE]
     at = {size: [r for r in told if (r.dims.get("M"), r.dims.get("K")) == lengths] for size, lengths in SIZES.items()}
     found = [
         _aim("`cutedsl` ÷ quack's best configuration, 4096 and 8192", 1.02, 1.00, _cutedsl, at["4096"] + at["8192"]),
@@ -77,7 +79,7 @@ def aims(records: Iterable[BenchRecord], of_layers: Iterable[LayerRecord]) -> li
         found.append(_aim(f"÷ cuBLAS's GEMM alone, forward, {size}", *forward, _product, _forward(at[size])))
         found.append(_aim(f"÷ cuBLAS's GEMM alone, backward, {size}", *backward, _product, _backward(at[size])))
     found.append(_aim("`triton` ÷ `cutedsl`, programs without pairs of columns", 1.15, 1.05, _backends, told))
-    return [*found, *_of_layers(list(of_layers))]
+    return [*found, *_of_layers([r for r in of_layers if r.dtype == DTYPE])]
 
 
 def table() -> str:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import ValidationError, model_validator
+from pydantic import model_validator
 
 import examples_curated
 from coda.bench.record import Compared, Measured
@@ -104,6 +104,14 @@ class LayerRecord(Record):
         for name in (FORWARD, BOTH):
             if name not in self.passes or any(self.passes[name].of(who) is None for who in (OURS, GEMMS)):
                 raise ValueError(f"{name}: {OURS} and {GEMMS} were not both measured")
+            if any(not m.median > 0 for m in self.passes[name].measured):
+                raise ValueError(f"{name}: a time that is none")
+        if lacking := {"width", "ffn", "tokens"} - set(self.dims):
+            raise ValueError(f"dims without {', '.join(sorted(lacking))}")
+        if any(not size > 0 for size in (self.memory.get(OURS, 0), *self.memory.values())):
+            raise ValueError(f"memory: every contestant's, {OURS}'s among them, is above 0")
+        if not isinstance(self.protocol.get("rounds"), int):
+            raise ValueError("protocol: rounds is no number")
         return self
 
     @property
@@ -162,12 +170,14 @@ def _payload(wanted: Wanted) -> dict[str, Any]:
 def kept(path: Path) -> tuple[LayerRecord, ...]:
     """The records of a file; none where there is no file. Raises `KernelDamaged`."""
     try:
-        text = path.read_text(encoding="utf-8")
+        data = path.read_bytes()
     except FileNotFoundError:
         return ()
+    except IsADirectoryError as error:
+        raise KernelDamaged(f"{str(path)!r} is a folder, and no file of records", hint="name a file") from error
     try:
-        return tuple(LayerRecord.model_validate(r) for r in json.loads(text)["records"])
-    except (ValueError, KeyError, TypeError, ValidationError) as error:
+        return tuple(LayerRecord.model_validate(r) for r in json.loads(data.decode("utf-8"))["records"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise KernelDamaged(f"{str(path)!r} holds what is no record of a layer: {error}", hint="mend it") from error
 
 

@@ -205,8 +205,10 @@ def _require_words(reviewer: str, note: str, waiver: str | None) -> None:
 
 
 def _not_a_candidate(kept: Kept, replace: bool) -> Iterator[str]:
-    if kept.origin == "run":
-        yield "it was not kept: only a kernel that passed every required gate is, and no program twice"
+    if kept.same_as:
+        yield f"its program is kept already, as {kept.same_as}"
+    elif kept.origin == "run":
+        yield "it was not kept: only a kernel that passed every required gate is"
     if (kept.folder / FILE).is_file() and not replace:
         yield "it is promoted already (--replace promotes it anew)"
 
@@ -238,7 +240,9 @@ def _no_evidence(found: measured.Measurements, waiver: str | None) -> Iterator[s
 
 
 def _refused(kept: Kept, missing: list[str]) -> PromotionRefused:
-    if all("--waive-gpu" in reason for reason in missing):
+    if kept.same_as:
+        hint = f"coda-agent review {shlex.quote(kept.same_as)}, and promote that"
+    elif all("--waive-gpu" in reason for reason in missing):
         hint = (
             f'coda-agent promote {shlex.quote(kept.handle)} --reviewer NAME --note TEXT --waive-gpu "why without a GPU"'
         )

@@ -55,6 +55,8 @@ class Kept:
     """The run's folder, where it was named by run."""
     called: str = ""
     """How the person named it."""
+    same_as: str = ""
+    """Of an attempt that was not kept: the kept kernel whose program it made again."""
 
     @property
     def handle(self) -> str:
@@ -125,17 +127,18 @@ def of_run(folder: Path) -> Kept:
     """What a run left: the kernel that it kept, else its best attempt; where the same program was kept before, its own attempt, which
     is another text by another author. Raises `UnknownSubject` where it judged none."""
     run = store.open_run(folder)
-    summary = run.summary
+    summary, same_as = run.summary, ""
     if summary is not None and summary.kept is not None and (Path(summary.kept.path) / "kernel.py").is_file():
         kept = read(Path(summary.kept.path), run=folder)
         if not summary.kept.same_program or kept.provenance.get("run") == run.info.id:
             return kept
+        same_as = kept.id if run.info.into is None else str(kept.folder)
     judged = run.verdicts
     if not judged:
         hint = f"`coda-agent author {run.info.task} --resume {shlex.quote(folder.name)}` goes on with it"
         raise UnknownSubject(folder.name, kinds="run with a judged kernel", hint=hint)
     best = summary.best.call if summary is not None and summary.best is not None else judged[-1]
-    return _attempt(run, best)
+    return dataclasses.replace(_attempt(run, best), same_as=same_as)
 
 
 def _attempt(run: store.Run, call: int) -> Kept:

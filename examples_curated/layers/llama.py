@@ -25,6 +25,7 @@ itself; a frequency of 0 lets v through.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,11 +34,10 @@ from typing import Any, Self
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
-from torch.autograd.graph import increment_version
 
 import coda
 import examples_curated
+from coda import torch_private
 from coda.errors import DTypeUnsupported, NotDifferentiable, ShapeMismatch
 from coda.layout import interleave_gate_up, split_gate_up
 from coda.primitives import ColVector, RowVector, cos, pair, sin, unpair
@@ -221,18 +221,27 @@ class _Fused(torch.autograd.Function):
         ctx.save_for_backward(
             y0, out, gate_up, down, qkv, mlp_gain, qkv_gain, position, frequency, x1, rstd1, z, x2, rstd2, rotated
         )
-        ctx.backend, ctx.retain_graph, ctx.spent = backend, retain_graph, False
+        ctx.backend = backend
+        # what hooks hold may be shared or kept; a graph's memory is its compiler's to reuse
+        ctx.overwrite = not (retain_graph or torch.compiler.is_compiling() or torch_private.saving_hooks())
+        ctx.once = [None]
         return x2, rotated
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, dx2: Tensor, dqkv: Tensor) -> tuple[Tensor | None, ...]:
-        if ctx.spent:
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             raise NotDifferentiable(
-                "layer: a second backward pass through one forward pass",
-                got="pre-activations that the first one has written their gradient over",
-                hint="make the layer with retain_graph=True, which keeps them",
+                "layer: a gradient that is to be differentiated again", hint="call backward without create_graph=True"
             )
+        if ctx.overwrite:
+            try:
+                ctx.once.pop()  # at once: two threads may be here
+            except IndexError:
+                raise NotDifferentiable(
+                    "layer: a second backward pass through one forward pass",
+                    got="pre-activations that the first one may write over",
+                    hint="make the layer with retain_graph=True, which keeps them",
+                ) from None
         y0, out, gate_up, down, qkv, mlp_gain, qkv_gain, position, frequency, *made = ctx.saved_tensors
         x1, rstd1, z, x2, rstd2, rotated = made
         backend, width = ctx.backend, x2.shape[1]
@@ -243,13 +252,7 @@ class _Fused(torch.autograd.Function):
         )
         d_qkv = dz.mT @ normed if wants_qkv else None
         del dz, normed
-        overwrite = not (
-            ctx.retain_graph or torch.compiler.is_compiling()
-        )  # a graph's memory is its compiler's to reuse
-        dz, h, zdz = swiglu_backward(dx, down, z=z, out={"dz": z} if overwrite else None, backend=backend)
-        if overwrite:
-            ctx.spent = True
-            increment_version(z)  # for whoever else has it, as hooks on saved tensors may
+        dz, h, zdz = swiglu_backward(dx, down, z=z, out={"dz": z} if ctx.overwrite else None, backend=backend)
         d_down = dx.mT @ h if wants_down else None
         del h
         dx, normed, d_mlp_gain = rms_backward(
@@ -266,8 +269,9 @@ class Layer(_Parameters):
     """The same from fused kernels. `gate_up` has gate k in row 2k and up k in row 2k + 1.
 
     `backend` is that of every kernel's call: None lets each choose, and takes PyTorch on a CPU. `retain_graph`: backward may run
-    more than once per forward, for 2F numbers more per row at its peak; else the second one raises `NotDifferentiable`. A call
-    raises `ShapeMismatch`, `DTypeUnsupported` or what a kernel's call raises.
+    more than once per forward, for 2F numbers more per row at its peak; else the second one raises `NotDifferentiable`, as a
+    gradient with create_graph=True does. Under autocast inputs and parameters are taken in its dtype, but for fp64. A call raises
+    `ShapeMismatch`, `DTypeUnsupported` or what a kernel's call raises.
     """
 
     def __init__(
@@ -300,6 +304,19 @@ class Layer(_Parameters):
         if state != self.get_extra_state():
             raise ValueError(f"parameters in another layout, {state!r}: Layer.from_reference converts a Reference's")
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+        if f"{prefix}gate_up" in state_dict and f"{prefix}_extra_state" not in state_dict:
+            errors: list[str] = rest[-1]  # which load_state_dict raises, strict or not
+            errors.append(
+                "parameters that do not name their layout, as a Reference's: Layer.from_reference converts those"
+            )
+
+    def extra_repr(self) -> str:
+        """Its lengths."""
+        lengths = ", ".join(f"{f.name}={getattr(self.shape, f.name)}" for f in dataclasses.fields(self.shape))
+        return lengths + ", retain_graph=True" * self.retain_graph
+
     @staticmethod
     def for_reference(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Parameters or their gradients by name, in the layout of `Reference`."""
@@ -312,12 +329,23 @@ class Layer(_Parameters):
         position: Tensor,  # (M,), int
     ) -> tuple[Tensor, Tensor]:
         """x2 (M, D) and qkv (M, A + 2·kv), q and k rotated."""
-        shape, parameters = self.shape, [getattr(self, name) for name in (*WEIGHTS, *GAINS)]
-        self._check(x0, y0, position)
-        turn = self._turn(x0)
+        for name, x in (("x0", x0), ("y0", y0), ("position", position)):
+            if not isinstance(x, Tensor):
+                hint = "convert it: torch.as_tensor(x)"
+                raise DTypeUnsupported(f"layer: {name}", got=type(x).__name__, expected="a torch tensor", hint=hint)
+        matrices = {"x0": x0, "y0": y0, **{name: getattr(self, name) for name in (*WEIGHTS, *GAINS)}}
+        kind = x0.device.type
+        if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
+            return self._run(matrices, position)
+        lower = torch.get_autocast_dtype(kind)
+        with torch.autocast(kind, enabled=False):
+            return self._run({n: x if x.dtype == torch.float64 else x.to(lower) for n, x in matrices.items()}, position)
+
+    def _run(self, matrices: Mapping[str, Tensor], position: Tensor) -> tuple[Tensor, Tensor]:
+        self._check(matrices, position)
         run: Any = _Fused.apply
         found: tuple[Tensor, Tensor] = run(
-            x0, y0, *parameters, position, turn, shape.eps, self.backend, self.retain_graph
+            *matrices.values(), position, self._turn(matrices["x0"]), self.shape.eps, self.backend, self.retain_graph
         )
         return found
 
@@ -333,8 +361,9 @@ class Layer(_Parameters):
             self._turns[key] = found
         return self._turns[key]
 
-    def _check(self, x0: Tensor, y0: Tensor, position: Tensor) -> None:
+    def _check(self, matrices: Mapping[str, Tensor], position: Tensor) -> None:
         """By the names that a caller knows; the kernels would name their own operands."""
+        x0, y0 = matrices["x0"], matrices["y0"]
         rows = x0.shape[0] if x0.ndim else 0
         wanted = {
             "x0": (x0, (rows, self.shape.width)),
@@ -343,9 +372,11 @@ class Layer(_Parameters):
         }
         for name, (x, expected) in wanted.items():
             if tuple(x.shape) != expected:
-                raise ShapeMismatch(f"layer: {name}", got=tuple(x.shape), expected=expected)
+                hint = f"its rows are tokens: {name}.flatten(0, -2)" if x.ndim > len(expected) == 2 else None
+                raise ShapeMismatch(f"layer: {name}", got=tuple(x.shape), expected=expected, hint=hint)
         if position.is_floating_point():
             raise DTypeUnsupported("layer: position", got=position.dtype, expected="an integer dtype")
-        for name, x in {"y0": y0, **dict(self.named_parameters())}.items():
+        for name, x in matrices.items():
             if x.dtype != x0.dtype:
-                raise DTypeUnsupported(f"layer: {name}", got=x.dtype, expected=f"{x0.dtype}, as x0 has")
+                hint = "convert the layer, layer.to(x0.dtype), or what it gets; or call it under torch.autocast"
+                raise DTypeUnsupported(f"layer: {name}", got=x.dtype, expected=f"{x0.dtype}, as x0 has", hint=hint)

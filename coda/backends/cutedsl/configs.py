@@ -327,7 +327,7 @@ def _measured(program: EpilogueProgram, problem: Problem) -> Schedule:
     if family(problem.arch) == 100:
         return Schedule(backend="cutedsl", tile_m=128, tile_n=128, cluster_m=1)
     whole = _whole(program)
-    wide = WIDEST[1] % whole == 0 and _reads_little(program)
+    wide = WIDEST[1] % whole == 0 and _reads_little(program) and _instructions(program) < BUSY
     if wide and _one_wave_of_rows(problem):
         return Schedule(backend="cutedsl", tile_m=128, tile_n=256, cluster_m=2)
     possible = [tile for tile in SPEEDS if tile[1] % whole == 0] or list(SPEEDS)

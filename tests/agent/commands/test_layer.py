@@ -52,6 +52,8 @@ def run(*args: str) -> Any:
         (["--layer", "128:1234567890123"], "is no layer"),
         (["--layer", "100:64"], "no whole heads of 128 columns"),
         (["--layer", "0:64"], "or no columns"),
+        (["--layer", "٢٥٦:٦٤٠"], "is no layer"),
+        (["--layer", "128:64", "--tokens", "99999999999999999999"], "more than any GPU holds"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_first(args: list[str], said: str, session: type[support.Session]) -> None:

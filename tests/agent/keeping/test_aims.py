@@ -98,8 +98,8 @@ def test_few_rows_are_not_held_to_torch_compile() -> None:
 
 
 def test_what_is_doubtful_or_missing_is_not_measured() -> None:
-    doubtful = dataclasses.replace(record(), suspicion="too fast")
-    assert {aim.word for aim in found(doubtful).values()} == {"not measured"}
+    for other in (dataclasses.replace(record(), suspicion="too fast"), dataclasses.replace(record(), dtype="float32")):
+        assert {aim.word for aim in found(other).values()} == {"not measured"}
     assert found(record(cublas=0.0))[f"{CUBLAS}, forward, 4096"].word == "not measured"
 
 

@@ -200,15 +200,36 @@ def test_a_newer_record_takes_the_place_of_the_same_layer_only(session: type[sup
     assert len(path.read_text().splitlines()) == 4
 
 
-@pytest.mark.parametrize("text", ["[", "{}", '{"records": [{}]}', "[]", '{"records": 3}'])
+@pytest.mark.parametrize("text", ["[", "{}", '{"records": [{}]}', "[]", '{"records": 3}', "\udcff"])
 def test_a_file_that_holds_something_else_is_left_alone(text: str, session: type[support.Session]) -> None:
     path = layers.place_of("NVIDIA Test")
     path.parent.mkdir()
-    path.write_text(text)
+    path.write_text(text, errors="surrogateescape")
     for act in (layers.readable, lambda: layers.keep([support.record()])):
         with pytest.raises(KernelDamaged, match="no record of a layer"):
             act()
-    assert path.read_text() == text
+    assert path.read_text(errors="surrogateescape") == text
+
+
+def test_a_folder_is_no_file_of_records(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(KernelDamaged, match="is a folder"):
+        layers.kept(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"memory": {}}, "memory"),
+        ({"memory": {layers.OURS: 1, layers.EAGER: 0}}, "memory"),
+        ({"dims": {"width": 4096}}, "dims without ffn, tokens"),
+        ({"protocol": {}}, "rounds"),
+    ],
+)
+def test_a_record_has_what_tables_need(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        support.record(**change)
+    with pytest.raises(ValueError, match="a time that is none"):
+        support.record({layers.OURS: 10.0, layers.COMPILED: -1.0, layers.GEMMS: 9.0})
 
 
 def test_a_record_is_of_both_passes_and_of_the_products() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from typing import Any
 
 import pytest
@@ -145,6 +146,92 @@ def test_the_gradient_of_the_pre_activations_takes_their_place(retain: bool, mon
     assert places == [not retain]
 
 
+def test_of_two_threads_one_is_refused_or_both_are_right() -> None:
+    reference, inputs, position = drawn(SMALL, 64)
+    layer = llama.Layer.from_reference(reference)
+    for _ in range(10):
+        total = sum(x.square().sum() for x in layer(*inputs, position))
+        right = torch.autograd.grad(sum(x.square().sum() for x in layer(*inputs, position)), inputs)
+        together, found = threading.Barrier(2), list[Any]()
+
+        def backward(total: Tensor = total, together: Any = together, found: list[Any] = found) -> None:
+            together.wait()
+            try:
+                found.append(torch.autograd.grad(total, inputs, retain_graph=True))
+            except NotDifferentiable as error:
+                found.append(error)
+
+        threads = [threading.Thread(target=backward) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        values = [x for x in found if isinstance(x, tuple)]
+        assert len(values) == 1
+        assert all(torch.equal(a, b) for a, b in zip(values[0], right, strict=True))
+
+
+def test_what_hooks_hold_is_not_written_over() -> None:
+    """Two forward passes whose saved tensors are shared, as hooks that keep equal ones once do."""
+    reference, inputs, position = drawn(SMALL, 9)
+    layer, shared = llama.Layer.from_reference(reference), dict[Any, Tensor]()
+    wanted = [*inputs, layer.down]
+
+    def once() -> Tensor:
+        return sum(x.square().sum() for x in layer(*inputs, position))
+
+    right = torch.autograd.grad(once() + once(), wanted)
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda x: shared.setdefault((x.shape, float(x.detach().double().sum())), x), lambda x: x
+    ):
+        total = once() + once()
+    found = torch.autograd.grad(total, wanted, retain_graph=True)
+    assert all(numerics.exact(a, b).ok for a, b in zip(found, right, strict=True))
+    again = torch.autograd.grad(total, wanted)
+    assert all(torch.equal(a, b) for a, b in zip(found, again, strict=True))
+
+
+def test_a_gradient_is_not_differentiated_again_in_silence() -> None:
+    reference, inputs, position = drawn(SMALL, 9)
+    out = llama.Layer.from_reference(reference)(*inputs, position)[0]
+    with pytest.raises(NotDifferentiable, match=r"(?s)differentiated again.*create_graph"):
+        torch.autograd.grad(out.sum(), inputs[0], create_graph=True)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_it_is_compiled_whole(backend: str) -> None:
+    reference, inputs, position = drawn(SMALL, 9)
+    layer = llama.Layer.from_reference(reference)
+    wanted = [*inputs, *layer.parameters()]
+    plain = torch.autograd.grad(sum(x.square().sum() for x in layer(*inputs, position)), wanted)
+    compiled = torch.compile(layer, backend=backend, fullgraph=True)
+    found = torch.autograd.grad(sum(x.square().sum() for x in compiled(*inputs, position)), wanted)
+    assert all(numerics.exact(a, b).ok for a, b in zip(found, plain, strict=True))
+
+
+@pytest.mark.parametrize("given", [torch.float32, torch.bfloat16])
+def test_under_autocast_it_computes_in_that_dtype(given: torch.dtype) -> None:
+    torch.manual_seed(0)
+    layer = llama.Layer(SMALL)
+    x0, y0, position = torch.randn(5, 48, requires_grad=True), torch.randn(5, 32).to(given), torch.arange(5)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = layer(x0, y0, position)
+    lower = llama.Layer(SMALL, dtype=torch.bfloat16)
+    lower.load_state_dict(layer.state_dict())
+    expected = lower(x0.bfloat16(), y0.bfloat16(), position)
+    assert all(a.dtype is torch.bfloat16 and torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    gradients = torch.autograd.grad(sum(x.float().square().sum() for x in found), [x0, *layer.parameters()])
+    assert {g.dtype for g in gradients} == {torch.float32}
+
+
+def test_it_runs_without_memory() -> None:
+    layer = llama.Layer(SMALL, device="meta")
+    out = layer(torch.randn(5, 48, device="meta"), torch.randn(5, 32, device="meta"), torch.arange(5, device="meta"))
+    sum(x.sum() for x in out).backward()
+    assert layer.down.grad.shape == layer.down.shape
+    assert "width=48, ffn=40" in repr(layer)
+
+
 def test_values_keep_their_columns_and_fp32_runs_too() -> None:
     torch.manual_seed(0)
     reference = llama.Reference(SMALL)
@@ -165,7 +252,8 @@ def test_values_keep_their_columns_and_fp32_runs_too() -> None:
     [
         ({"x0": torch.randn(5, 47)}, ShapeMismatch, r"x0: got \(5, 47\), expected \(5, 48\)"),
         ({"y0": torch.randn(4, 32)}, ShapeMismatch, r"y0: got \(4, 32\), expected \(5, 32\)"),
-        ({"x0": torch.randn(5, 2, 24)}, ShapeMismatch, "x0"),
+        ({"x0": torch.randn(5, 2, 24)}, ShapeMismatch, r"(?s)x0.*flatten\(0, -2\)"),
+        ({"position": [0, 1, 2, 3, 4]}, DTypeUnsupported, r"(?s)position.*as_tensor"),
         ({"x0": torch.tensor(1.0)}, ShapeMismatch, "x0"),
         ({"position": torch.arange(4)}, ShapeMismatch, "position"),
         ({"position": torch.arange(5.0)}, DTypeUnsupported, "position"),
@@ -231,8 +319,9 @@ def test_a_tracers_stand_ins_do_not_outlive_it() -> None:
 def test_the_parameters_of_a_reference_are_not_loaded_as_they_are() -> None:
     reference, _, _ = drawn(SMALL, 1)
     layer = llama.Layer.from_reference(reference)
-    with pytest.raises(RuntimeError, match="_extra_state"):
-        layer.load_state_dict(reference.state_dict())
+    for strict in (True, False):
+        with pytest.raises(RuntimeError, match=r"Layer\.from_reference"):
+            layer.load_state_dict(reference.state_dict(), strict=strict)
     again = llama.Layer(SMALL, dtype=torch.float64)
     again.load_state_dict(layer.state_dict())
     assert all(torch.equal(x, y) for x, y in zip(layer.parameters(), again.parameters(), strict=True))
