@@ -55,7 +55,8 @@ def author(
     task: Annotated[
         str | None,
         typer.Argument(
-            metavar="TASK", help='Id, title or alias: "swiglu backward". A run that is resumed knows its own.'
+            metavar="TASK",
+            help='Id, title or alias: "swiglu backward". A run that is resumed knows its own, and so does a kernel to improve.',
         ),
     ] = None,
     llm: Annotated[
@@ -114,7 +115,7 @@ def author(
         bool, typer.Option("--events", help="Events of the run on stdout, one JSON object a line.")
     ] = False,
 ) -> Answer:
-    """Have a kernel for TASK written, and judge it until it passes or a limit is reached."""
+    """Have a kernel for TASK written. It is judged, and written anew, until it passes or a limit is reached."""
     from agent.commands import author as authoring
     from agent.commands import judging
 
@@ -152,7 +153,7 @@ def review(
         Path | None, typer.Option(metavar="DIR", help="Where the packet goes. Default: the kernel's folder.")
     ] = None,
 ) -> Answer:
-    """Judge a kernel again from scratch and write REVIEW.md and review.html."""
+    """Judge a kernel again from scratch. Writes REVIEW.md and review.html."""
     from agent.commands import judging
 
     return judging.review(terminal, kernel, judging.Judging(arch, tuple(backend or ()), not no_gpu), into)
@@ -279,7 +280,7 @@ def collect(
         typer.Option(metavar="DIR", help="Where records go. Default: the checkout's authored_kernels/campaigns."),
     ] = None,
 ) -> Answer:
-    """Keep what became of runs as small records, for the tables of the leaderboard."""
+    """Keep what became of runs. As small records, for the tables of the leaderboard."""
     from agent.commands import bank
 
     return bank.collect(terminal, runs, campaign, into)
@@ -324,7 +325,7 @@ def tune(
     arch: Arch = None,
     backend: Backends = None,
 ) -> Answer:
-    """Measure which backend and schedule is fastest, and keep it for later calls of these programs at these sizes."""
+    """Measure which backend and schedule is fastest. It is kept for later calls of these programs at these sizes."""
     from agent.commands import tune as tuning
 
     asked = tuning.Asked(
@@ -377,7 +378,9 @@ def bench(
         Path | None,
         typer.Option(metavar="DIR", help="Pictures as SVG and PNG; needs the extra [plot]. Default: none are drawn."),
     ] = None,
-    tune: Annotated[bool, typer.Option("--tune", help="Tune every kernel at these sizes, or what a layer runs, first.")] = False,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Tune every kernel at these sizes, or what a layer runs, first.")
+    ] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Put the records beside the kernels.")] = False,
     cache_dir: Annotated[
         Path | None,
@@ -400,7 +403,7 @@ def bench(
         bool, typer.Option("--autotune", help="With --layer: torch.compile's max-autotune too.")
     ] = False,
 ) -> Answer:
-    """Time kernels against everything people use today, side by side on this GPU."""
+    """Time kernels beside what people use today. All in one run on this GPU."""
     from agent.commands import bench as benching
 
     asked = benching.Asked(
@@ -431,7 +434,7 @@ def bench(
 def lint(
     terminal: Terminal, task: Annotated[str, typer.Argument(metavar="TASK", help="Id, title or alias.")]
 ) -> Answer:
-    """Try wrong programs on a task: one that the judge would let pass makes the task invalid."""
+    """Try wrong programs on a task. One that the judge would let pass makes the task invalid."""
     from agent.commands import judging
 
     return judging.lint(terminal, task)
@@ -453,7 +456,7 @@ def show(
     terminal: Terminal,
     name: Annotated[str, typer.Argument(metavar="ID", help="A task, a curated example or a kept kernel.")],
 ) -> Answer:
-    """Show a task, an example or a kernel: description, formula, source."""
+    """Show a task, an example or a kernel. Description, formula, source."""
     from agent.commands import catalogue
 
     return catalogue.show(terminal, name)
@@ -463,7 +466,7 @@ def show(
 def replay(
     terminal: Terminal, run: Annotated[str, typer.Argument(metavar="RUN", help="A run, by name or folder.")]
 ) -> Answer:
-    """Derive a run's decisions again from its recorded evidence, asking nobody and judging nothing."""
+    """Derive a run's decisions again. From its recorded evidence, asking nobody and judging nothing."""
     from agent.commands import author as authoring
 
     return authoring.replay(terminal, run)
@@ -476,7 +479,7 @@ def selftest(
         bool, typer.Option("--full", help="Every gate this machine can run, and every example; takes minutes.")
     ] = False,
 ) -> Answer:
-    """Run known cheats and honest controls through the judge: what is caught, missed, and falsely refused."""
+    """Run known cheats and honest kernels through the judge. What is caught, missed, and falsely refused?"""
     from agent.commands import judging
 
     return judging.selftest(terminal, full)
@@ -484,7 +487,7 @@ def selftest(
 
 @command("doctor")
 def doctor(terminal: Terminal) -> Answer:
-    """Say what this machine and this installation can do, and what stands in the way."""
+    """Say what this machine and this installation can do. And what stands in the way."""
     from agent.commands import doctor as examination
 
     return examination.doctor(terminal)

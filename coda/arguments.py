@@ -6,7 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coda.errors import MissingOperand, UnknownOperand, near
+from coda.primitives.types import Kind
 from coda.program import EpilogueProgram
+
+SPELLED = {Kind.TILE: "Tile", Kind.ROW: "RowVector", Kind.COL: "ColVector", Kind.SCALAR: "Scalar"}
+"""How an author writes it."""
 
 
 def arguments(program: EpilogueProgram, args: Sequence[Any], operands: Mapping[str, Any]) -> dict[str, Any]:
@@ -36,7 +40,7 @@ def arguments(program: EpilogueProgram, args: Sequence[Any], operands: Mapping[s
             bound.setdefault(o.name, o.default)
     missing = [name for name in program.argument_names if name not in bound]
     if missing:
-        kinds = {o.name: f"{o.name}: a {o.kind}" for o in program.operands}
+        kinds = {o.name: f"{o.name}: {SPELLED[o.kind]}" for o in program.operands}
         raise MissingOperand(
             f"{program.name}: {', '.join(missing)} not given",
             got=", ".join(bound) or "nothing",

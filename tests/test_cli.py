@@ -930,6 +930,21 @@ def test_from_a_run_to_a_promoted_kernel(bench: FakeBench, places: Path, shelf: 
     assert document(compared)["data"]["same_program"] == [["examples_curated/rms_scale", "rms_scale/scripted"]]
 
 
+def test_a_run_that_made_a_kept_program_again_leads_to_that_kernel(bench: FakeBench, places: Path, shelf: Path) -> None:
+    one = ["author", "rms_scale", "--llm", script(places, support.source())]
+    assert run(*one).exit_code == 0
+    again = run(*one)
+    assert again.stderr.splitlines()[-1] == "next: coda-agent review rms_scale/scripted"
+    name = Path(document(run(*one, "--json"))["data"]["run"]).name
+    reviewed = run("review", name)
+    assert reviewed.exit_code == 0
+    assert reviewed.stderr.splitlines()[-1] == "next: coda-agent review rms_scale/scripted"
+    refused = run("promote", name, "--reviewer", "Ann", "--note", "x", "--waive-gpu", "y", "--yes")
+    assert refused.exit_code == 4
+    assert "its program is kept already, as rms_scale/scripted" in refused.stderr
+    assert "hint: coda-agent review rms_scale/scripted" in refused.stderr
+
+
 def test_a_review_elsewhere_names_the_command_that_leads_to_a_promotion(
     bench: FakeBench, places: Path, shelf: Path
 ) -> None:

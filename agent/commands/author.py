@@ -46,6 +46,7 @@ from .terminal import Answer, Exit, Failure, OutputLost, Terminal, json_text, wr
 
 if TYPE_CHECKING:
     from ..authoring.prepare import Prompt
+    from ..keeping.shelves import Kept
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Asked:
     """What the command line asks for besides settings."""
 
     task: str | None
-    """None: that of the run to resume."""
+    """None: that of the run to resume, or of the kernel to improve."""
     goal: float | None = None
     judging: Judging = field(default_factory=Judging)
     into: Path | None = None
@@ -84,6 +85,8 @@ def author(terminal: Terminal, asked: Asked, flags: Mapping[str, Any]) -> Answer
     _check_name(asked.name)
     settings = terminal.settings(**flags)
     card = find(asked.task) if asked.task is not None else None
+    if card is None and asked.improve is not None:
+        card = find(_improved(asked.improve, settings).task)
     folder = store.find(asked.resume, settings.runs_dir) if asked.resume is not None else None
     info = store.open_run(folder).info if folder is not None else None
     card = _task_of(info, card)
@@ -152,7 +155,7 @@ def _task_of(info: store.RunInfo | None, card: Card | None) -> Card:
     """The task that is asked for, or that of the run. Raises `UsageError` or `RunMismatch`."""
     if info is None:
         if card is None:
-            hint = "name a task, or a run with --resume; `coda-agent author --help` shows what it takes"
+            hint = "name a task, a run with --resume, or a kernel with --improve; `coda-agent author --help` shows what it takes"
             raise UsageError("missing argument 'TASK'", hint=hint)
         return card
     if card is not None and card.id != info.task:
@@ -175,13 +178,18 @@ def _start(asked: Asked, info: store.RunInfo | None, task: Task, settings: Setti
     if asked.improve is None:
         return info.start if info is not None else None
     from ..authoring.starting import start_from
+
+    return start_from(_improved(asked.improve, settings), task, asked.goal, show_own=asked.show_own)
+
+
+def _improved(name: str, settings: Settings) -> Kept:
+    """The kernel to start from, called as it is found from everywhere. Raises `UnknownSubject` or `KernelDamaged`."""
     from ..keeping import shelves
 
     places = shelves.shelves(settings)
-    kept = shelves.find(asked.improve, folders=places, runs=settings.runs_dir)
-    known = any(kept.folder.parent.parent == place.resolve() for place in places)  # found by its id, from everywhere
-    kept = dataclasses.replace(kept, called=kept.id if known or kept.origin == "run" else str(kept.folder))
-    return start_from(kept, task, asked.goal, show_own=asked.show_own)
+    kept = shelves.find(name, folders=places, runs=settings.runs_dir)
+    known = any(kept.folder.parent.parent == place.resolve() for place in places)
+    return dataclasses.replace(kept, called=kept.id if known or kept.origin == "run" else str(kept.folder))
 
 
 def _check_name(name: str | None) -> None:

@@ -135,12 +135,13 @@ def targets(folders: Iterable[Path]) -> tuple[Target, ...]:
 
 
 def sample(found: Sequence[Target], number: int, seed: int) -> tuple[Target, ...]:
-    """So many of them, of either kind where there are both, in their order."""
+    """So many of them, of either kind where there are both, in their order; what has no task, and can only be traced, last."""
     rng = random.Random(seed)
     chosen: set[str] = set()
     groups = [[t for t in found if t.author == kind] for kind in ("project", "kept")]
     for group in groups:
         rng.shuffle(group)
+        group.sort(key=lambda t: bool(t.task))  # taken from the end
     while len(chosen) < min(number, len(found)):
         for group in groups:
             if group and len(chosen) < number:

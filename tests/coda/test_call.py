@@ -162,12 +162,23 @@ def refused(error, *words, change=None, drop=None, kernel=add, **extra):
 def test_names():
     refused(errors.UnknownOperand, "'d'", change={"d": torch.ones(3)})
     refused(errors.UnknownOperand, "did you mean", change={"cc": torch.ones(3)})
-    refused(errors.MissingOperand, "r", drop="r")
+    refused(errors.MissingOperand, "r not given", "r: RowVector", "pass r=…", drop="r")
     refused(errors.UnknownOperand, "no output 'z'", out={"z": torch.ones(1)})
     with pytest.raises(errors.UnknownOperand, match="twice"):
         double(torch.ones(1, 1), 2.0, x=torch.ones(1, 1))
     with pytest.raises(errors.UnknownOperand, match="too many"):
         double(torch.ones(1, 1), 2.0, 3.0)
+
+
+def test_what_is_no_tensor_or_of_another_dtype_says_what_to_do():
+    refused(errors.DTypeUnsupported, "list [0.0, 0.0", "...]", "torch.as_tensor(x)", change={"v": [0.0] * 40})
+    refused(errors.DTypeUnsupported, "ndarray", "torch.as_tensor(x)", change={"v": torch.ones(4).numpy()})
+    refused(
+        errors.DTypeUnsupported,
+        "float32 and float64",
+        "b.to(a.dtype)",
+        change={"b": torch.ones(5, 4).double(), "a": torch.ones(3, 5)},
+    )
 
 
 def test_shapes():
@@ -178,6 +189,7 @@ def test_shapes():
     refused(errors.ShapeMismatch, "weight.mT", change={"b": torch.ones(4, 5)})
     refused(errors.ShapeMismatch, "not a matrix", "flatten(0, -2)", change={"a": torch.ones(2, 3, 5)})
     refused(errors.ShapeMismatch, "Tile(width=2)", change={"c": torch.ones(3, 8)})
+    refused(errors.ShapeMismatch, "transposed: x.mT", change={"c": torch.ones(4, 3)})
     (a, b), _ = inputs()
     with pytest.raises(errors.ShapeMismatch, match="width=1"):
         wide(a, b, z=torch.ones(3, 4))

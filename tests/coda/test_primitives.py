@@ -104,6 +104,39 @@ def test_a_missing_name_lists_near_ones():
         from coda.primitives import sotre  # noqa: F401
 
 
+@pytest.mark.parametrize(
+    ("use", "said", "hint"),
+    [
+        (torch.sigmoid, "torch's sigmoid() on a traced value", "sigmoid(v), from coda.primitives"),
+        (lambda v: torch.maximum(v, v), "torch's maximum()", "maximum(v), from coda.primitives"),
+        (lambda v: torch.softmax(v, -1), "torch's softmax()", "row_max"),
+        (lambda v: v.sigmoid(), "`.sigmoid` of a traced value", "sigmoid(v), from coda.primitives"),
+        (lambda v: v.mT, "`.mT` of a traced value", "the primitives are"),
+        (lambda v: v * torch.ones(3), "not something a program can compute with", None),
+    ],
+)
+def test_a_value_is_no_tensor(use, said, hint):
+    def function(x: primitives.Tile):
+        return {"y": use(x)}
+
+    with pytest.raises(errors.AuthoringError) as caught:
+        program(function, "pointwise")
+    assert said in caught.value.what
+    assert hint is None or hint in caught.value.hint
+    assert "test_primitives.py" in caught.value.where
+
+
+def test_a_value_can_be_asked_for_protocols():
+    seen = []
+
+    def asked(x: primitives.Tile):
+        seen.append([hasattr(x, "__array__"), hasattr(x, "__len__"), hasattr(x, "shape")])
+        return {"y": x}
+
+    program(asked, "pointwise")
+    assert seen[0] == [False, True, False]
+
+
 # kinds and widths ---------------------------------------------------------------------------------------------------
 
 

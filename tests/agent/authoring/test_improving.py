@@ -192,6 +192,14 @@ def test_every_kept_kernel_that_was_measured_can_be_started_from(own_folders: pa
         assert answer.next == f"coda-agent author {entry.task} --improve {entry.id}"
 
 
+def test_a_kernel_to_improve_knows_its_task(own_folders: pathlib.Path) -> None:
+    asked = Asked(None, improve="swiglu_backward/claude", dry_run=True, show_own=True)
+    answer = command.author(Terminal("author"), asked, {"llm": "folder:box"})
+    assert answer.next == "coda-agent author swiglu_backward --improve swiglu_backward/claude"
+    with pytest.raises(UsageError, match="missing argument 'TASK'"):
+        command.author(Terminal("author"), Asked(None, dry_run=True), {"llm": "folder:box"})
+
+
 def test_a_run_that_made_a_kept_program_again_is_read_as_its_own_attempt(tmp_path: pathlib.Path) -> None:
     first = support.author(tmp_path / "first", [support.reply("PASS")])
     assert first.summary.kept is not None

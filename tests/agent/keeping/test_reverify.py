@@ -50,6 +50,7 @@ def test_a_sample_holds_both_kinds_and_can_be_drawn_again(tmp_path: Path) -> Non
     assert chosen == tuple(t for t in found if t in chosen)
     assert any(sample(found, 4, seed=s) != chosen for s in range(5))
     assert sample(found, 999, seed=3) == found
+    assert all(t.task for s in range(9) for t in sample(found, 2, seed=s))  # else nothing is proved
 
 
 # proving --------------------------------------------------------------------------------------------------------------
