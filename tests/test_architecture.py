@@ -96,4 +96,4 @@ def test_tests_have_no_packages():
 
 def test_agents_md_stays_short():
     assert len((ROOT / "AGENTS.md").read_text(encoding="utf-8").splitlines()) <= 120
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 220

@@ -364,7 +364,9 @@ def readme_table(board: Board | None = None) -> str:
         shown = iter(cells)
         where = f"{key[2]}, {key[0]}, {key[1]}" if len(machines) > 1 else key[2]
         lines.append("| " + " | ".join([where, *(next(shown) if side in found else "–" for side in others)]) + " |")
-    told = f"Geometric mean; in brackets: {SIDE_NAMES[subject]} faster, no difference, slower."
+    whose = {"human": "the fastest of the packages' kernels", "project": "this bank's example"}
+    sides = "".join(f"; {SIDE_NAMES[side]}: {whose[side]}" for side in others if side in whose)
+    told = f"Geometric mean; in brackets: {SIDE_NAMES[subject]} faster, no difference, slower{sides}."
     return "\n".join([*lines, "", told, *_ends(board, subject, next((s for s in others if s != "project"), others[0]))])
 
 
