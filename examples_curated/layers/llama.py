@@ -17,7 +17,8 @@ an epilogue, 5 plain ones, which are torch's.
 Saved for backward are x1, x2, the rotated qkv, the pre-activations and two numbers per row, beside inputs and weights. Neither the
 gained norms nor the activation is: `rms_backward` and `swiglu_backward` compute them again in passing, as operands of the weight
 gradients. The gradient of the pre-activations, as large as all the rest together, is written over them, as torch.compile does with
-its donated buffers: so backward runs once per forward, but in a layer that was made with `retain_graph=True`.
+its donated buffers: so backward runs once per forward, but in a layer that was made with `retain_graph=True`. Where hooks get what
+is saved, as in a checkpoint that is not reentrant, nothing is written over.
 
 Angles are positions times frequencies, in registers: a table as wide as qkv, which `rms_rope` reads, would be as large as qkv
 itself; a frequency of 0 lets v through.
