@@ -14,7 +14,7 @@
     schedules.py               measured schedules in the user's cache folder
     tune.py                    which backend and schedule a call uses
     call.py, replay.py         one call of a program, and of a plan: checked once, then quick
-    warm.py, written.py        the warm path of a kind of call, written as one function;  torch_private.py  what that takes of PyTorch
+    warm.py, written.py        the warm path of a kind of call, written as one function;  torch_private.py  what is not public of PyTorch
     handles.py                 kernels by number
     torch_operator.py          a call inside a graph of torch.compile
     kernel.py                  the decorators and what they return

@@ -1,4 +1,4 @@
-"""What PyTorch offers its own compiler: the one place in coda that knows any of it.
+"""What coda takes of PyTorch that is not public: the one place that knows any of it.
 
     alike           a function that tells whether tensors are as others were, in one call instead of eight per tensor
     quick_empty     an allocation that does not pass the dispatcher
@@ -8,10 +8,11 @@
     saving_hooks    whether somebody gets what is saved for backward
     current_device  the number of the current GPU
 
-Why: a warm call takes a few µs, and asking one tensor for dtype, shape, strides, device, layout, … takes half of one. Dynamo
-asks the same question before every compiled graph, with `TensorGuards`; Inductor's own output allocates with
-`_empty_strided_cuda`. Read in PyTorch 2.13. Guards are tried out before the first use: where they are missing or do not tell apart
-what must be told apart, there are none, and calls go the way that asks tensors one by one.
+Why: after autograd's hooks nothing public asks (`saving_hooks`); all else is for warm calls. Such a call takes a few µs, and asking
+one tensor for dtype, shape, strides, device, layout, … takes half of one. Dynamo asks the same question before every compiled
+graph, with `TensorGuards`; Inductor's own output allocates with `_empty_strided_cuda`. Read in PyTorch 2.13. Guards are tried out
+before the first use: where they are missing or do not tell apart what must be told apart, there are none, and calls go the way
+that asks tensors one by one.
 """
 
 from __future__ import annotations

@@ -404,9 +404,11 @@ def _advice(summary: Summary) -> str:
 
 def _next(terminal: Terminal, summary: Summary, run: store.Run) -> str:
     if summary.kept is not None:
-        again = summary.kept.id if run.info.into is None else summary.kept.path
+        from ..keeping import shelves
+
         # a program that was kept already is reviewed, and promoted, where it lies
-        return f"coda-agent review {shlex.quote(again if summary.kept.same_program else run.info.id)}"
+        name = shelves.found_as(run, summary.kept) if summary.kept.same_program else run.info.id
+        return f"coda-agent review {shlex.quote(name)}"
     return terminal.resume
 
 

@@ -109,7 +109,7 @@ class LayerRecord(Record):
         if lacking := {"width", "ffn", "tokens"} - set(self.dims):
             raise ValueError(f"dims without {', '.join(sorted(lacking))}")
         if any(not size > 0 for size in (self.memory.get(OURS, 0), *self.memory.values())):
-            raise ValueError(f"memory: every contestant's, {OURS}'s among them, is above 0")
+            raise ValueError(f"memory: {OURS}'s is missing, or a size is not above 0")
         if not isinstance(self.protocol.get("rounds"), int):
             raise ValueError("protocol: rounds is no number")
         return self
@@ -120,9 +120,14 @@ class LayerRecord(Record):
         return self.environment.get("gpu", UNKNOWN)
 
     @property
+    def size(self) -> str:
+        """Its lengths, as they are typed."""
+        return f"{self.dims['width']}:{self.dims['ffn']}"
+
+    @property
     def title(self) -> str:
         """Which layer, of how many rows."""
-        return f"{self.layer} {self.dims['width']}:{self.dims['ffn']}, {self.dims['tokens']} tokens"
+        return f"{self.layer} {self.size}, {self.dims['tokens']} tokens"
 
 
 @dataclass(frozen=True)
@@ -270,7 +275,7 @@ def reading(records: Iterable[LayerRecord]) -> str:
         compiled, gemms = race.of(COMPILED), race.of(GEMMS)
         if compiled and gemms:
             over = compiled.median / gemms.median - 1
-            said.append(f"{100 * over:.1f} % ({record.dims['width']}:{record.dims['ffn']})")
+            said.append(f"{100 * over:.1f} % ({record.size})")
     if not said:
         return ""
     return (
@@ -301,7 +306,7 @@ def page() -> str:
         lines += [] if lines else ["", "## Whole layers", "", ABOUT]
         lines += ["", *markdown(COLUMNS, table(records)), "", reading(records)]
         for how in dict.fromkeys(map(origin, records)):
-            which = ", ".join(f"{r.dims['width']}:{r.dims['ffn']}" for r in records if origin(r) == how)
+            which = ", ".join(r.size for r in records if origin(r) == how)
             lines.append(f"{which} measured on {how}.")
         lines += [f"{name} was not measured: {why}." for r in records for name, why in r.absent.items()]
     return "\n".join([*lines, ""]) if lines else ""

@@ -3,6 +3,7 @@
     Kept         one such kernel: its files, read and not trusted
     find         by path, by "task/name", by name alone where only one fits, or by run
     of_any_kind  the refusal where a task or an example might have been meant too
+    found_as     how what a run kept is found from everywhere
     shelves      the folders in which kept kernels are looked for
     tree_digest  what a verdict on a kernel depends on: the task, the judge (`agent.verify.identity`), and the kernel's files
 
@@ -29,6 +30,7 @@ from .. import files
 from ..errors import KernelDamaged, UnknownRun, UnknownSubject
 from ..llm.protocol import UNKNOWN_MODEL
 from ..runs import store
+from ..runs.events import KeptKernel
 from ..settings import Settings
 from ..verify.identity import ROOT, judge_digest
 
@@ -132,13 +134,18 @@ def of_run(folder: Path) -> Kept:
         kept = read(Path(summary.kept.path), run=folder)
         if not summary.kept.same_program or kept.provenance.get("run") == run.info.id:
             return kept
-        same_as = kept.id if run.info.into is None else str(kept.folder)
+        same_as = found_as(run, summary.kept)
     judged = run.verdicts
     if not judged:
         hint = f"`coda-agent author {run.info.task} --resume {shlex.quote(folder.name)}` goes on with it"
         raise UnknownSubject(folder.name, kinds="run with a judged kernel", hint=hint)
     best = summary.best.call if summary is not None and summary.best is not None else judged[-1]
     return dataclasses.replace(_attempt(run, best), same_as=same_as)
+
+
+def found_as(run: store.Run, kept: KeptKernel) -> str:
+    """How what the run kept is found from everywhere: by its id, or by its folder where `--into` named one."""
+    return kept.id if run.info.into is None else kept.path
 
 
 def _attempt(run: store.Run, call: int) -> Kept:
