@@ -7,6 +7,7 @@ import os
 import re
 import resource
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -943,6 +944,23 @@ def test_a_run_that_made_a_kept_program_again_leads_to_that_kernel(bench: FakeBe
     assert refused.exit_code == 4
     assert "its program is kept already, as rms_scale/scripted" in refused.stderr
     assert "hint: coda-agent review rms_scale/scripted" in refused.stderr
+
+
+@pytest.mark.parametrize("flags", [[], ["--quiet"], ["--json"], ["--events"]])
+def test_a_warning_of_a_run_is_said_once_however_little_else_is(
+    flags: list[str], bench: FakeBench, places: Path
+) -> None:
+    old = shutil.copytree(ROOT / "agent" / "recordings" / "swiglu_backward", places / "old")
+
+    def change(name: str, **fields: Any) -> None:
+        (old / name).write_text(json.dumps({**json.loads((old / name).read_text()), **fields}))
+
+    change("recording.json", task="rms_scale")
+    change("requests/001.json", prompt_sha="0" * 64)
+    change("replies/001.json", submission={"source": support.source(), "rationale": "because", "schedule": None})
+    result = run("author", "rms_scale", "--llm", f"replay:{old}", *flags)
+    assert result.exit_code == 0
+    assert result.stderr.count("warning: prompt drift in round 1") == 1
 
 
 def test_a_review_elsewhere_names_the_command_that_leads_to_a_promotion(

@@ -144,7 +144,8 @@ def author(terminal: Terminal, asked: Asked, flags: Mapping[str, Any]) -> Answer
             if run.summary is None:
                 raise
             summary, error = run.summary, stopped
-    terminal.seen |= progress.shown
+    if not terminal.options.quiet:
+        terminal.seen |= progress.shown
     if isinstance(told, _EventWriter) and told.lost is not None:
         raise told.lost
     answer = _answer(terminal, run, summary, error)

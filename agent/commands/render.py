@@ -295,7 +295,7 @@ class Progress:
     def __init__(self, say: Callable[[str], None], live: Console | None = None) -> None:
         self._say, self._live = say, live
         self.shown: set[str] = set()
-        """Lines so far that stay."""
+        """Lines so far that stay, as far as `say` writes."""
         self._status = live.status("starting", spinner="dots") if live is not None else None
 
     def __enter__(self) -> Progress:
@@ -314,14 +314,15 @@ class Progress:
 
     def __call__(self, event: Event) -> None:
         line = event_line(event)
-        self.shown |= {line} if line is not None else set()
         if self._status is None or self._live is None:
             if line is not None and not isinstance(event, Judging | Replied):
+                self.shown.add(line)
                 self._say(line)
         elif isinstance(event, Asked | Judging):
             what = "waiting for the model" if isinstance(event, Asked) else "judging"
             self._status.update(f"round {event.round}: {what}")
         elif line is not None:
+            self.shown.add(line)
             self._live.print(escaped(line), soft_wrap=True)
 
 
