@@ -24,7 +24,7 @@ from pydantic import model_validator
 
 import examples_curated
 from coda.bench.record import Compared, Measured
-from coda.bench.timing import GpuBusy, gpu_lock
+from coda.bench.timing import NOISE, GpuBusy, gpu_lock
 
 from .. import files
 from ..errors import BenchUnavailable, KernelDamaged
@@ -89,8 +89,8 @@ class LayerRecord(Record):
     passes: dict[str, Pass]
     """Forward keeps what backward needs, as in a step of training."""
     memory: dict[str, int]
-    """Bytes by contestant: the peak of one forward and backward pass beyond what was there before (weights, inputs, the gradients
-    that arrive); outputs and all gradients are part of it."""
+    """Bytes by contestant, for each that was measured: the peak of one forward and backward pass beyond what was there before
+    (weights, inputs, the gradients that arrive); outputs and all gradients are part of it."""
     errors: dict[str, dict[str, float]]
     """By contestant and result: the distance from fp64 over its size, both as norms."""
     absent: dict[str, str]
@@ -108,8 +108,11 @@ class LayerRecord(Record):
                 raise ValueError(f"{name}: a time that is none")
         if lacking := {"width", "ffn", "tokens"} - set(self.dims):
             raise ValueError(f"dims without {', '.join(sorted(lacking))}")
-        if any(not size > 0 for size in (self.memory.get(OURS, 0), *self.memory.values())):
-            raise ValueError(f"memory: {OURS}'s is missing, or a size is not above 0")
+        raced = {m.name for race in self.passes.values() for m in race.measured} - {GEMMS, NOISE}
+        if missing := raced - set(self.memory):
+            raise ValueError(f"memory: none of {', '.join(sorted(missing))}, who were measured")
+        if any(not size > 0 for size in self.memory.values()):
+            raise ValueError("memory: a size that is not above 0")
         if not isinstance(self.protocol.get("rounds"), int):
             raise ValueError("protocol: rounds is no number")
         return self

@@ -39,12 +39,16 @@ from torch import Tensor, nn
 import coda
 import examples_curated
 from coda import torch_private
-from coda.errors import DTypeUnsupported, NotDifferentiable, ShapeMismatch
+from coda.errors import DTypeUnsupported, LayoutError, NotDifferentiable, ShapeMismatch
 from coda.layout import interleave_gate_up, split_gate_up
 from coda.primitives import ColVector, RowVector, cos, pair, sin, unpair
 
 WEIGHTS = ("out", "gate_up", "down", "qkv")
 GAINS = ("mlp_gain", "qkv_gain")
+LOWERED = (torch.float32, torch.bfloat16, torch.float16)
+"""What autocast casts. It leaves fp64 and what is no floating-point number as they are."""
+LAYOUT = "_extra_state"
+"""PyTorch's name, in a state, for what `get_extra_state` gives."""
 
 
 @dataclass(frozen=True)
@@ -170,6 +174,19 @@ class Reference(_Parameters):
         turned = torch.stack([even * c - odd * s, even * s + odd * c], -1).flatten(1).to(qkv.dtype)
         return x2, torch.cat([turned, qkv[:, shape.turned :]], 1)
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        if f"{prefix}{LAYOUT}" not in state_dict:
+            super()._load_from_state_dict(state_dict, prefix, *rest)
+            return
+        error = LayoutError(
+            f"{prefix}gate_up",
+            got="a Layer's, gate and up alternating",
+            expected="all gates before all ups",
+            hint="convert it: Layer.for_reference(state)",
+        )
+        errors: list[str] = rest[-1]  # which load_state_dict raises, strict or not
+        errors.append(str(error))
+
 
 # fused ------------------------------------------------------------------------------------------------------------------
 
@@ -193,6 +210,12 @@ rms_swiglu: Any = examples_curated.load("rms_swiglu")
 swiglu_backward: Any = examples_curated.load("swiglu_backward")
 rms_backward: Any = examples_curated.load("rms_backward")
 rope_backward: Any = examples_curated.load("rope_backward")
+
+
+def _autocast(kind: str) -> torch.dtype | None:
+    """Its dtype, where it is at work on such a device."""
+    at_work = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    return torch.get_autocast_dtype(kind) if at_work else None
 
 
 class _Fused(torch.autograd.Function):
@@ -230,6 +253,10 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dx2: Tensor, dqkv: Tensor) -> tuple[Tensor | None, ...]:
+        kind = dx2.device.type
+        if _autocast(kind):  # which would lower the plain products
+            with torch.autocast(kind, enabled=False):
+                return _Fused.backward(ctx, dx2, dqkv)
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             raise NotDifferentiable(
                 "layer: a gradient that is to be differentiated again", hint="call backward without create_graph=True"
@@ -271,8 +298,12 @@ class Layer(_Parameters):
 
     `backend` is that of every kernel's call: None lets each choose, and takes PyTorch on a CPU. `retain_graph`: backward may run
     more than once per forward, for 2F numbers more per row at its peak; else the second one raises `NotDifferentiable`, as a
-    gradient with create_graph=True does. Under autocast inputs and parameters are taken in its dtype, but for fp64. A call raises
-    `ShapeMismatch`, `DTypeUnsupported` or what a kernel's call raises.
+    gradient with create_graph=True does. A call raises `ShapeMismatch`, `DTypeUnsupported` or what a kernel's call raises.
+
+    Under autocast a call takes inputs and parameters in autocast's dtype, and gives both outputs in it: x2 too, the residual stream,
+    which plain PyTorch keeps in fp32 where x0 is. So a stack of layers carries its stream as layers made in that dtype do. A layer
+    and inputs in fp64 throughout stay fp64; fp64 beside another dtype is refused. An eager backward gives the same gradients within
+    an autocast region as outside.
     """
 
     def __init__(
@@ -301,17 +332,22 @@ class Layer(_Parameters):
         return {"gate_up": "interleaved"}
 
     def set_extra_state(self, state: Any) -> None:
-        """Raises `ValueError` for parameters in another layout."""
-        if state != self.get_extra_state():
-            raise ValueError(f"parameters in another layout, {state!r}: Layer.from_reference converts a Reference's")
+        """Nothing is left to do: another layout is refused before anything is loaded."""
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        super()._load_from_state_dict(state_dict, prefix, *rest)
-        if f"{prefix}gate_up" in state_dict and f"{prefix}_extra_state" not in state_dict:
-            errors: list[str] = rest[-1]  # which load_state_dict raises, strict or not
-            errors.append(
-                "parameters that do not name their layout, as a Reference's: Layer.from_reference converts those"
-            )
+        key, wanted = f"{prefix}{LAYOUT}", self.get_extra_state()
+        if f"{prefix}gate_up" not in state_dict or state_dict.get(key) == wanted:
+            super()._load_from_state_dict(state_dict, prefix, *rest)
+            return
+        error = LayoutError(
+            f"{prefix}gate_up",
+            got=f"{LAYOUT} {state_dict[key]!r}" if key in state_dict else f"no {key}, which names its layout",
+            expected=wanted,
+            hint="all gates before all ups, as in a Reference: Layer.from_reference converts it; gate and up alternating already: "
+            f"load it with {key!r}: layer.get_extra_state()",
+        )
+        errors: list[str] = rest[-1]  # which load_state_dict raises, strict or not
+        errors.append(str(error))
 
     def extra_repr(self) -> str:
         """Its lengths."""
@@ -320,8 +356,8 @@ class Layer(_Parameters):
 
     @staticmethod
     def for_reference(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Parameters or their gradients by name, in the layout of `Reference`."""
-        return {n: split_gate_up(x) if n == "gate_up" else x for n, x in tensors.items()}
+        """Parameters or their gradients by name, or a layer's state, in the layout of `Reference`."""
+        return {n: split_gate_up(x) if n == "gate_up" else x for n, x in tensors.items() if n != LAYOUT}
 
     def forward(
         self,
@@ -336,14 +372,14 @@ class Layer(_Parameters):
                 raise DTypeUnsupported(f"layer: {name}", got=type(x).__name__, expected="a torch tensor", hint=hint)
         matrices = {"x0": x0, "y0": y0, **{name: getattr(self, name) for name in (*WEIGHTS, *GAINS)}}
         kind = x0.device.type
-        if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
+        lower = None if all(x.dtype == torch.float64 for x in matrices.values()) else _autocast(kind)
+        self._check(matrices, position, lower)
+        if lower is None:
             return self._run(matrices, position)
-        lower = torch.get_autocast_dtype(kind)
         with torch.autocast(kind, enabled=False):
-            return self._run({n: x if x.dtype == torch.float64 else x.to(lower) for n, x in matrices.items()}, position)
+            return self._run({name: x.to(lower) for name, x in matrices.items()}, position)
 
     def _run(self, matrices: Mapping[str, Tensor], position: Tensor) -> tuple[Tensor, Tensor]:
-        self._check(matrices, position)
         run: Any = _Fused.apply
         found: tuple[Tensor, Tensor] = run(
             *matrices.values(), position, self._turn(matrices["x0"]), self.shape.eps, self.backend, self.retain_graph
@@ -362,8 +398,8 @@ class Layer(_Parameters):
             self._turns[key] = found
         return self._turns[key]
 
-    def _check(self, matrices: Mapping[str, Tensor], position: Tensor) -> None:
-        """By the names that a caller knows; the kernels would name their own operands."""
+    def _check(self, matrices: Mapping[str, Tensor], position: Tensor, lower: torch.dtype | None) -> None:
+        """As they were given, by the names that a caller knows; the kernels would name their own operands, in autocast's dtype."""
         x0, y0 = matrices["x0"], matrices["y0"]
         rows = x0.shape[0] if x0.ndim else 0
         wanted = {
@@ -377,7 +413,13 @@ class Layer(_Parameters):
                 raise ShapeMismatch(f"layer: {name}", got=tuple(x.shape), expected=expected, hint=hint)
         if position.is_floating_point():
             raise DTypeUnsupported("layer: position", got=position.dtype, expected="an integer dtype")
+        taken = LOWERED if lower else (torch.float64, *LOWERED)
         for name, x in matrices.items():
-            if x.dtype != x0.dtype:
-                hint = "convert the layer, layer.to(x0.dtype), or what it gets; or call it under torch.autocast"
+            if x.dtype not in taken:
+                expected = ", ".join(map(str, taken)) + (", which autocast casts" if lower else "")
+                hint = f"convert it: {name if name in wanted else 'layer'}.float()"
+                raise DTypeUnsupported(f"layer: {name}", got=x.dtype, expected=expected, hint=hint)
+            if not lower and x.dtype != x0.dtype:
+                hint = "convert the layer, layer.to(x0.dtype), or what it gets"
+                hint += "; or call it under torch.autocast" if torch.float64 not in (x.dtype, x0.dtype) else ""
                 raise DTypeUnsupported(f"layer: {name}", got=x.dtype, expected=f"{x0.dtype}, as x0 has", hint=hint)

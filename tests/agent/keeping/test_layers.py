@@ -219,8 +219,9 @@ def test_a_folder_is_no_file_of_records(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"memory": {}}, "memory"),
-        ({"memory": {layers.OURS: 1, layers.EAGER: 0}}, "memory"),
+        ({"memory": {}}, "memory: none of coda, compile, eager, who were measured"),
+        ({"memory": {layers.OURS: 1, layers.EAGER: 1}}, "memory: none of compile, who"),
+        ({"memory": {layers.OURS: 1, layers.EAGER: 0, layers.COMPILED: 1}}, "memory: a size that is not above 0"),
         ({"dims": {"width": 4096}}, "dims without ffn, tokens"),
         ({"protocol": {}}, "rounds"),
     ],
@@ -230,6 +231,10 @@ def test_a_record_has_what_tables_need(change: dict[str, Any], said: str) -> Non
         support.record(**change)
     with pytest.raises(ValueError, match="a time that is none"):
         support.record({layers.OURS: 10.0, layers.COMPILED: -1.0, layers.GEMMS: 9.0})
+
+
+def test_committed_records_are_whole() -> None:
+    assert layers.everything()
 
 
 def test_a_record_is_of_both_passes_and_of_the_products() -> None:

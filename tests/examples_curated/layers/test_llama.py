@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 from typing import Any
@@ -224,6 +225,67 @@ def test_under_autocast_it_computes_in_that_dtype(given: torch.dtype) -> None:
     assert {g.dtype for g in gradients} == {torch.float32}
 
 
+def test_under_autocast_the_stream_is_lowered_which_plain_pytorch_keeps() -> None:
+    reference, position = llama.Reference(SMALL), torch.arange(5)
+    layer, inputs = llama.Layer.from_reference(reference), (torch.randn(5, 48), torch.randn(5, 32))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        plain = reference(*inputs, *llama.rope(SMALL, position, torch.bfloat16))
+        found = layer(*inputs, position)
+    assert [x.dtype for x in plain] == [torch.float32, torch.bfloat16]
+    assert [x.dtype for x in found] == [torch.bfloat16, torch.bfloat16]
+
+
+def test_autocast_leaves_fp64_as_it_is() -> None:
+    reference, inputs, position = drawn(SMALL, 5)
+    layer = llama.Layer.from_reference(reference)
+    expected = layer(*inputs, position)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = layer(*inputs, position)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("lowered", [False, True], ids=["forward outside", "forward under autocast"])
+def test_gradients_do_not_depend_on_where_backward_is_called(dtype: torch.dtype, lowered: bool) -> None:
+    torch.manual_seed(0)
+    layer = llama.Layer(SMALL, dtype=dtype, retain_graph=True)
+    x0, y0 = (torch.randn(37, n, dtype=dtype, requires_grad=True) for n in (48, 32))
+    autocast = torch.autocast("cpu", dtype=torch.float16 if dtype is torch.bfloat16 else torch.bfloat16)
+    with autocast if lowered else contextlib.nullcontext():
+        total = sum(x.float().square().sum() for x in layer(x0, y0, torch.arange(37)))
+    wanted = [x0, y0, *layer.parameters()]
+    outside = torch.autograd.grad(total, wanted, retain_graph=True)
+    with autocast:
+        inside = torch.autograd.grad(total, wanted)
+    assert all(torch.equal(a, b) for a, b in zip(inside, outside, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"x0": torch.ones(5, 48, dtype=torch.int64)}, r"layer: x0: got torch.int64, expected torch.float32"),
+        ({"y0": torch.ones(5, 32, dtype=torch.bool)}, r"layer: y0: got torch.bool, expected torch.float32"),
+        ({"x0": torch.ones(5, 48, dtype=torch.complex64)}, r"layer: x0: got torch.complex64"),
+        ({"x0": torch.ones(5, 48).double()}, r"(?s)layer: x0: got torch.float64, expected torch.float32.*x0.float"),
+        ({"y0": torch.ones(5, 32).double()}, r"layer: y0: got torch.float64, expected torch.float32"),
+        ({"x0": torch.ones(5, 48).to(torch.float8_e5m2)}, r"layer: x0: got torch.float8_e5m2"),
+    ],
+)
+def test_what_autocast_does_not_cast_is_named_as_it_was_given(change: dict[str, Tensor], said: str) -> None:
+    given = {"x0": torch.randn(5, 48), "y0": torch.randn(5, 32), "position": torch.arange(5), **change}
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(DTypeUnsupported, match=said):
+        llama.Layer(SMALL)(**given)
+
+
+def test_an_fp64_layer_beside_fp32_is_named_under_autocast() -> None:
+    layer = llama.Layer(SMALL, dtype=torch.float64)
+    with (
+        torch.autocast("cpu"),
+        pytest.raises(DTypeUnsupported, match=r"(?s)layer: out: got torch.float64.*layer.float"),
+    ):
+        layer(torch.randn(5, 48), torch.randn(5, 32), torch.arange(5))
+
+
 def test_it_runs_without_memory() -> None:
     layer = llama.Layer(SMALL, device="meta")
     out = layer(torch.randn(5, 48, device="meta"), torch.randn(5, 32, device="meta"), torch.arange(5, device="meta"))
@@ -262,7 +324,16 @@ def test_values_keep_their_columns_and_fp32_runs_too() -> None:
             DTypeUnsupported,
             "y0: got torch.float64, expected torch.float32",
         ),
-        ({"x0": torch.ones(5, 48, dtype=torch.int64)}, CodaError, "int64"),
+        (
+            {"x0": torch.ones(5, 48).double()},
+            DTypeUnsupported,
+            r"y0: got torch.float32, expected torch.float64, as x0 has",
+        ),
+        (
+            {"x0": torch.ones(5, 48, dtype=torch.int64)},
+            DTypeUnsupported,
+            r"(?s)layer: x0: got torch.int64.*x0.float",
+        ),
     ],
 )
 def test_what_does_not_fit_is_named(change: dict[str, Tensor], error: type[CodaError], said: str) -> None:
@@ -316,17 +387,45 @@ def test_a_tracers_stand_ins_do_not_outlive_it() -> None:
             assert all(type(x) is Tensor and torch.equal(x, y) for x, y in zip(found, expected, strict=True))
 
 
-def test_the_parameters_of_a_reference_are_not_loaded_as_they_are() -> None:
+@pytest.mark.parametrize("strict", [True, False])
+def test_parameters_in_another_layout_are_not_loaded(strict: bool) -> None:
     reference, _, _ = drawn(SMALL, 1)
-    layer = llama.Layer.from_reference(reference)
-    for strict in (True, False):
-        with pytest.raises(RuntimeError, match=r"Layer\.from_reference"):
-            layer.load_state_dict(reference.state_dict(), strict=strict)
-    again = llama.Layer(SMALL, dtype=torch.float64)
-    again.load_state_dict(layer.state_dict())
-    assert all(torch.equal(x, y) for x, y in zip(layer.parameters(), again.parameters(), strict=True))
-    with pytest.raises(ValueError, match="another layout"):
-        layer.load_state_dict({**layer.state_dict(), "_extra_state": {"gate_up": "halves"}})
+    layer, other = llama.Layer.from_reference(reference), llama.Layer(SMALL, dtype=torch.float64)
+    before = {n: x.clone() for n, x in other.named_parameters()}
+    unmarked = r"(?s)gate_up: got no _extra_state.*Layer\.from_reference.*layer\.get_extra_state\(\)"
+    for state in (reference.state_dict(), dict(layer.named_parameters())):
+        with pytest.raises(RuntimeError, match=unmarked):
+            other.load_state_dict(state, strict=strict)
+    with pytest.raises(
+        RuntimeError, match=r"gate_up: got _extra_state \{'gate_up': 'halves'\}, expected \{'gate_up': 'inter"
+    ):
+        other.load_state_dict({**layer.state_dict(), "_extra_state": {"gate_up": "halves"}}, strict=strict)
+    assert all(torch.equal(before[n], x) for n, x in other.named_parameters())
+    other.load_state_dict({**dict(layer.named_parameters()), "_extra_state": layer.get_extra_state()}, strict=strict)
+    assert all(torch.equal(x, y) for x, y in zip(layer.parameters(), other.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_reference_takes_what_for_reference_made_of_a_layers_state(strict: bool) -> None:
+    reference, _, _ = drawn(SMALL, 1)
+    layer, other = llama.Layer.from_reference(reference), llama.Reference(SMALL, dtype=torch.float64)
+    before = {n: x.clone() for n, x in other.named_parameters()}
+    with pytest.raises(RuntimeError, match=r"(?s)gate_up: .*Layer\.for_reference\(state\)"):
+        other.load_state_dict(layer.state_dict(), strict=strict)
+    assert all(torch.equal(before[n], x) for n, x in other.named_parameters())
+    other.load_state_dict(layer.for_reference(layer.state_dict()), strict=strict)
+    assert all(torch.equal(x, y) for x, y in zip(reference.parameters(), other.parameters(), strict=True))
+
+
+def test_a_state_within_a_models_is_named_by_its_prefix() -> None:
+    layers = torch.nn.Sequential(llama.Layer(SMALL), llama.Layer(SMALL))
+    layers.load_state_dict(layers.state_dict())
+    state = {n: x for n, x in layers.state_dict().items() if n != "1._extra_state"}
+    with pytest.raises(RuntimeError, match=r"(?<!0\.)1\.gate_up: got no 1\._extra_state"):
+        layers.load_state_dict(state)
+    references = torch.nn.Sequential(llama.Reference(SMALL), llama.Reference(SMALL))
+    with pytest.raises(RuntimeError, match=r"(?s)0\.gate_up.*1\.gate_up"):
+        references.load_state_dict(layers.state_dict())
 
 
 @pytest.mark.parametrize(
