@@ -6,11 +6,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coda.errors import MissingOperand, UnknownOperand, near
-from coda.primitives.types import Kind
-from coda.program import EpilogueProgram
+from coda.primitives.types import DType, Kind
+from coda.program import EpilogueProgram, Operand
 
-SPELLED = {Kind.TILE: "Tile", Kind.ROW: "RowVector", Kind.COL: "ColVector", Kind.SCALAR: "Scalar"}
-"""How an author writes it."""
+_SPELLED = {Kind.TILE: "Tile", Kind.ROW: "RowVector", Kind.COL: "ColVector", Kind.SCALAR: "Scalar"}
+
+
+def spelled(operand: Operand) -> str:
+    """How an author declares it: "RowVector(width=2)"."""
+    said = {
+        "width": f"{float(operand.width):g}" if operand.width != 1 else "",
+        "period": str(operand.period or ""),
+        "dtype": '"int"' if operand.dtype is DType.INT else "",
+    }
+    options = ", ".join(f"{name}={value}" for name, value in said.items() if value)
+    return f"{_SPELLED[operand.kind]}({options})" if options else _SPELLED[operand.kind]
 
 
 def arguments(program: EpilogueProgram, args: Sequence[Any], operands: Mapping[str, Any]) -> dict[str, Any]:
@@ -40,7 +50,7 @@ def arguments(program: EpilogueProgram, args: Sequence[Any], operands: Mapping[s
             bound.setdefault(o.name, o.default)
     missing = [name for name in program.argument_names if name not in bound]
     if missing:
-        kinds = {o.name: f"{o.name}: {SPELLED[o.kind]}" for o in program.operands}
+        kinds = {o.name: f"{o.name}: {spelled(o)}" for o in program.operands}
         raise MissingOperand(
             f"{program.name}: {', '.join(missing)} not given",
             got=", ".join(bound) or "nothing",

@@ -9,7 +9,6 @@ Raises one `CallError` per mistake; nothing is allocated before the last check h
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,8 +26,10 @@ from coda.errors import (
     ShapeMismatch,
     UnknownOperand,
     near,
+    shown,
 )
 from coda.primitives.types import DType, Kind
+from coda.primitives.value import Value
 from coda.problem import GEMM_DTYPES, Problem, TensorSpec, compute_dtype
 from coda.program import EpilogueProgram, Operand
 
@@ -155,12 +156,15 @@ def _check_type(program: EpilogueProgram, name: str, x: Any) -> None:
         return
     if scalar and isinstance(x, (int, float, torch.SymInt, torch.SymFloat)) and not isinstance(x, bool):
         return
-    raise DTypeUnsupported(
-        f"{program.name}: {name}",
-        got=f"{type(x).__name__} {reprlib.repr(x)}",
-        expected="a number or a 0-d tensor" if scalar else "a torch tensor",
-        hint="convert it: torch.as_tensor(x)" if isinstance(x, Sequence) or hasattr(x, "__array__") else None,
-    )
+    expected = "a number or a 0-d tensor" if scalar else "a torch tensor"
+    hint = None
+    if isinstance(x, Value):
+        hint = "a program calls no kernel: write a @coda.plan that calls both"
+    elif isinstance(x, (str, bytes)):
+        hint = f"text is not read as numbers: pass {expected}"
+    elif isinstance(x, Sequence) or hasattr(x, "__array__"):
+        hint = f"convert it: torch.as_tensor({name})"
+    raise DTypeUnsupported(f"{program.name}: {name}", got=shown(x), expected=expected, hint=hint)
 
 
 def _dtype(program: EpilogueProgram, tensors: Mapping[str, Any]) -> str:
@@ -201,16 +205,16 @@ def _check_operand(program: EpilogueProgram, operand: Operand, x: Any, m: int, n
     name = dtype_name(x)
     allowed = INTS if operand.dtype is DType.INT else FLOATS
     if name not in allowed or (name == "float64" and compute_dtype(dtype) != "float64"):
-        hint = (
-            "convert it: x.to(torch.int8), x.float()" if name in ("bool", *INTS) else "fp64 operands need an fp64 `a`"
-        )
+        hint = "fp64 operands need an fp64 `a`"
+        if name in ("bool", *INTS):
+            hint = f"convert it: {operand.name}.to(torch.int8), {operand.name}.float()"
         raise DTypeUnsupported(what, got=name, expected=", ".join(a for a in allowed if a != "float64"), hint=hint)
 
 
 def _shape_hint(operand: Operand, x: torch.Tensor, m: int, n: int) -> str | None:
     shape = tuple(x.shape)
     if operand.kind is Kind.TILE and shape == operand.shape(m, n)[::-1]:
-        return "it is transposed: x.mT"
+        return f"it is transposed: {operand.name}.mT"
     if operand.kind is Kind.TILE and len(shape) == 2 and shape[0] == m:
         for width, spelled in ((2 * n, "2"), (n, "1"), (n / 2, "0.5")):
             if shape[1] == width:
@@ -220,7 +224,7 @@ def _shape_hint(operand: Operand, x: torch.Tensor, m: int, n: int) -> str | None
     if operand.kind is Kind.COL and shape == (n,):
         return "it has one number per column: declare it as RowVector"
     if operand.kind in (Kind.ROW, Kind.COL) and len(shape) == 2 and 1 in shape:
-        return "vectors are one-dimensional: x.flatten()"
+        return f"vectors are one-dimensional: {operand.name}.flatten()"
     return None
 
 

@@ -39,6 +39,8 @@ A message says what happened, what was got, what was expected and what to do nex
 from __future__ import annotations
 
 import difflib
+import reprlib
+import textwrap
 from collections.abc import Iterable
 
 
@@ -274,3 +276,8 @@ def near(name: str, known: Iterable[str]) -> str | None:
     """A hint "did you mean …?" with up to three near names, or None."""
     close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
     return f"did you mean {' or '.join(map(repr, close))}?" if close else None
+
+
+def shown(x: object) -> str:
+    """What somebody gave, for `got`: its type, and on one line the first sixty characters of what it prints."""
+    return f"{type(x).__name__} {textwrap.shorten(reprlib.repr(x), 60, placeholder=' …')}"

@@ -149,14 +149,18 @@ class _Programmed(Kernel[EpilogueProgram]):
                     found[name] = kind(value)
         return found
 
-    def _call(
+    def __call__(
         self,
-        args: tuple[Any, ...],
-        operands: dict[str, Any],
-        backend: str | None,
-        config: Schedule | None,
-        out: Mapping[str, Any] | None,
+        *args: Any,
+        backend: str | None = None,
+        config: Schedule | None = None,
+        out: Mapping[str, Any] | None = None,
+        **operands: Any,
     ) -> Any:
+        """Run on tensors of any strides; returns a named tuple of the outputs.
+
+        `out` gives tensors to write into by output name. Raises a `CallError` or a `BackendError`.
+        """
         constants = tuple(self._constants(operands).items()) if self._has_constants else ()
         if plan_tracing.underway and any(isinstance(x, PlanValue) for x in (*args, *operands.values())):
             if config is not None:
@@ -217,41 +221,11 @@ class _Programmed(Kernel[EpilogueProgram]):
 
 
 class Epilogue(_Programmed):
-    """One GEMM and what happens to its result."""
-
-    def __call__(
-        self,
-        a: Any,
-        b: Any,
-        *more: Any,
-        backend: str | None = None,
-        config: Schedule | None = None,
-        out: Mapping[str, Any] | None = None,
-        **operands: Any,
-    ) -> Any:
-        """Run on `a` (M, K) and `b` (K, N), any strides, and the operands by name; returns a named tuple of the outputs.
-
-        `out` gives tensors to write into by output name. Raises a `CallError` or a `BackendError`.
-        """
-        return self._call((a, b, *more), operands, backend, config, out)
+    """One GEMM and what happens to its result: `a` (M, K) and `b` (K, N) in order or by name, the operands by name."""
 
 
 class Pointwise(_Programmed):
-    """The same vocabulary without a GEMM."""
-
-    def __call__(
-        self,
-        *args: Any,
-        backend: str | None = None,
-        config: Schedule | None = None,
-        out: Mapping[str, Any] | None = None,
-        **operands: Any,
-    ) -> Any:
-        """Run on the operands in order or by name, the first tile (M, N); returns a named tuple of the outputs.
-
-        Raises a `CallError` or a `BackendError`.
-        """
-        return self._call(args, operands, backend, config, out)
+    """The same vocabulary without a GEMM: the operands in order or by name, the first tile (M, N)."""
 
 
 class PlanKernel(Kernel[Plan]):

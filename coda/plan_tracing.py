@@ -22,6 +22,7 @@ from coda.errors import (
     TracedControlFlow,
     UnknownOperand,
     UnknownResult,
+    shown,
 )
 from coda.plan import MAX_STEPS, PLAN_MAPS, Plan, PlanOutput, Step, check_input_name
 from coda.primitives.types import Attr, DType, Kind
@@ -201,7 +202,7 @@ def _number(recorder: Recorder, x: Any) -> int:
         return recorder.add("const", value=x)
     raise PlanError(
         "not something a plan can use",
-        got=f"{type(x).__name__} {x!r:.60}",
+        got=shown(x),
         expected="a value of the plan or a number",
         where=author_line(),
     )

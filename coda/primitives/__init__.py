@@ -2,6 +2,7 @@
 
     types.py      the type of a value, and how types combine
     value.py      operations, nodes, and the traced value with its operators
+    instead.py    what others call it: hints
     map.py        class 1  elementwise and pairwise map
     vector.py     class 2  vector load and store
     tile.py       class 3  tile load and store
@@ -16,12 +17,13 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from coda.errors import UnknownPrimitive, near
+from coda.errors import UnknownPrimitive
 from coda.primitives import map as _map
 from coda.primitives import reduce as _reduce
 from coda.primitives import stateful as _stateful
 from coda.primitives import tile as _tile
 from coda.primitives import vector as _vector
+from coda.primitives.instead import instead as _instead
 from coda.primitives.map import *  # noqa: F403
 from coda.primitives.reduce import *  # noqa: F403
 from coda.primitives.stateful import *  # noqa: F403
@@ -40,12 +42,13 @@ CLASSES: dict[int, tuple[str, tuple[str, ...]]] = {
 NAMES = tuple(sorted(name for _, names in CLASSES.values() for name in names))
 """The closed list."""
 
+FUNCTIONS = tuple(name for name in NAMES if name.islower())
+"""Those of values; the others annotate parameters."""
+
 __all__ = [*NAMES]
 
 
 def __getattr__(name: str) -> NoReturn:
     if name.startswith("__"):
         raise AttributeError(name)
-    raise UnknownPrimitive(
-        f"coda.primitives has no {name!r}", hint=near(name, NAMES) or f"the primitives are: {', '.join(NAMES)}"
-    )
+    raise UnknownPrimitive(f"coda.primitives has no {name!r}", hint=_instead(name, NAMES))

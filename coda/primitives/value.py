@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, NoReturn, Protocol, TypeAlias, cast
 
 from coda.errors import (
@@ -30,7 +31,9 @@ from coda.errors import (
     TracedControlFlow,
     UnknownPrimitive,
     near,
+    shown,
 )
+from coda.primitives.instead import OPERATORS, instead
 from coda.primitives.types import Attr, Attrs, DType, Type
 
 MAX_NODES = 512
@@ -157,11 +160,11 @@ def tracing(graph: Graph) -> Iterator[Graph]:
 
 
 def author_line() -> str | None:
-    """ "file.py:12" of the innermost frame outside this package: the author's line."""
-    package = str(pathlib.Path(__file__).resolve().parent.parent)
-    frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(package):
-        frame = frame.f_back  # type: ignore[assignment]
+    """ "file.py:12" of the innermost frame outside this package, and outside those that an author may have called with a
+    traced value: the author's line."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and str(frame.f_globals.get("__name__")).split(".")[0] in ("coda", "torch", "numpy"):
+        frame = frame.f_back
     return f"{pathlib.PurePath(frame.f_code.co_filename).name}:{frame.f_lineno}" if frame is not None else None
 
 
@@ -228,6 +231,9 @@ class Value:
 
     def __pow__(self, power: int) -> Value:
         return integer_power(self, power)
+
+    def __rpow__(self, base: object) -> Value:
+        return integer_power(base, self)  # type: ignore[arg-type]  # which says what a power is
 
     def __neg__(self) -> Value:
         return apply("neg", self)
@@ -328,31 +334,53 @@ class Value:
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
         name = getattr(function, "__name__", str(function))
+        if name.strip("_") in OPERATORS:
+            for x in args:
+                _operand(x)  # `tensor * v` is the same mistake as `v * tensor`
         _no_tensor(f"torch's {name}() on a traced value", name)
+
+    # numpy asks this also of `numpy.float32(2) * v`, which is a number times `v`
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Value:
+        name = ufunc.__name__
+        if name not in OPERATORS or method != "__call__" or kwargs:
+            _no_tensor(f"numpy's {name}() on a traced value", name)
+        return cast("Value", OPERATORS[name](*map(_operand, inputs)))
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> NoReturn:
+        _no_tensor(f"numpy's {function.__name__}() on a traced value", function.__name__)
+
+    def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        _control_flow(
+            "np.asarray() or np.array()", "compute with the value itself: operators, and functions of coda.primitives"
+        )
 
 
 Operand: TypeAlias = Value | int | float | bool
 
 
 def _no_tensor(what: str, name: str) -> NoReturn:
-    from coda.primitives import NAMES  # which is made of modules that need this one
+    from coda.primitives import FUNCTIONS  # which is made of modules that need this one
 
-    hint = f"write {name}(v), from coda.primitives" if name in NAMES else near(name, NAMES)
     raise UnknownPrimitive(
         f"{what}: it is no tensor",
         expected="operators, and functions of coda.primitives",
-        hint=hint or f"the primitives are: {', '.join(NAMES)}",
+        hint=instead(name, FUNCTIONS),
         where=author_line(),
     )
 
 
 def _operand(x: object) -> Operand:
+    numpy = sys.modules.get("numpy")  # without it, nothing is its number
+    if numpy is not None and isinstance(x, (numpy.generic, numpy.ndarray)) and not x.ndim:
+        x = x.item()
     if isinstance(x, (Value, bool, int, float)):
         return x
+    operand = "pass it as an operand of the kernel: a parameter annotated Tile, RowVector, ColVector or Scalar"
     raise AuthoringError(
         "not something a program can compute with",
-        got=f"{type(x).__name__} {x!r:.60}",
+        got=shown(x),
         expected="a traced value or a number",
+        hint=operand if hasattr(type(x), "shape") else None,
         where=author_line(),
     )
 

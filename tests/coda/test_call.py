@@ -11,7 +11,7 @@ import torch
 import coda
 from coda import Schedule, binding, errors
 from coda.backends import registry
-from coda.primitives import ColVector, RowVector, Scalar, Tile, col_sum, row_sum
+from coda.primitives import ColVector, RowVector, Scalar, Tile, col_sum, pair, row_sum, unpair
 from coda.testing import Guarded, as_bytes, poisoned, unchanged
 
 pytestmark = pytest.mark.interp
@@ -164,15 +164,43 @@ def test_names():
     refused(errors.UnknownOperand, "did you mean", change={"cc": torch.ones(3)})
     refused(errors.MissingOperand, "r not given", "r: RowVector", "pass r=…", drop="r")
     refused(errors.UnknownOperand, "no output 'z'", out={"z": torch.ones(1)})
+    (a, b), named = inputs()
+    with pytest.raises(errors.MissingOperand, match=r"add: b not given: got a, c, r, v, .*\n  hint: pass b=…"):
+        add(a, **named)
+    with pytest.raises(errors.MissingOperand, match="add: a, b, c, r, v not given: got nothing"):
+        add()
+    with pytest.raises(errors.UnknownOperand, match="add: a was given twice"):
+        add(a, b, a=a, **named)
+    assert torch.equal(add(b=b, **named, a=a).y, add(a, b, **named).y)
     with pytest.raises(errors.UnknownOperand, match="twice"):
         double(torch.ones(1, 1), 2.0, x=torch.ones(1, 1))
     with pytest.raises(errors.UnknownOperand, match="too many"):
         double(torch.ones(1, 1), 2.0, 3.0)
 
 
+def test_what_is_missing_is_shown_as_it_is_declared():
+    @coda.epilogue
+    def many(
+        acc, z: Tile(width=2), h: RowVector(width=0.5), p: RowVector(period=8), i: ColVector(dtype="int"), s: Scalar
+    ):
+        even, odd = unpair(z)
+        return {"y": pair(h, h) * even * odd * p * s + i}
+
+    with pytest.raises(errors.MissingOperand) as caught:
+        many(torch.ones(3, 5), torch.ones(5, 8))
+    assert caught.value.expected == (
+        'z: Tile(width=2), h: RowVector(width=0.5), p: RowVector(period=8), i: ColVector(dtype="int"), s: Scalar as well'
+    )
+
+
 def test_what_is_no_tensor_or_of_another_dtype_says_what_to_do():
-    refused(errors.DTypeUnsupported, "list [0.0, 0.0", "...]", "torch.as_tensor(x)", change={"v": [0.0] * 40})
-    refused(errors.DTypeUnsupported, "ndarray", "torch.as_tensor(x)", change={"v": torch.ones(4).numpy()})
+    refused(errors.DTypeUnsupported, "list [0.0, 0.0", "...]", "torch.as_tensor(v)", change={"v": [0.0] * 40})
+    refused(errors.DTypeUnsupported, "ndarray", "torch.as_tensor(v)", change={"v": torch.ones(4).numpy()})
+    refused(errors.DTypeUnsupported, "c.to(torch.int8), c.float()", change={"c": torch.ones(3, 4).int()})
+    for text in ("weights", b"weights"):
+        refused(
+            errors.DTypeUnsupported, "weights", "text is not read as numbers: pass a torch tensor", change={"c": text}
+        )
     refused(
         errors.DTypeUnsupported,
         "float32 and float64",
@@ -181,15 +209,32 @@ def test_what_is_no_tensor_or_of_another_dtype_says_what_to_do():
     )
 
 
+def test_what_was_given_is_shown_in_a_line():
+    args, named = inputs()
+    for x in ([[1 / 3] * 50] * 50, dict.fromkeys(range(50), "x" * 30), torch.ones(50, 50).numpy()):
+        with pytest.raises(errors.DTypeUnsupported) as caught:
+            add(*args, **{**named, "c": x})
+        assert len(caught.value.got) < 70
+        assert "\n" not in caught.value.got
+
+
+def test_a_kernel_is_not_called_in_a_program():
+    with pytest.raises(errors.DTypeUnsupported, match=r"@coda\.plan"):
+
+        @coda.epilogue
+        def twice(acc):
+            return {"y": double(acc, 2.0).y}
+
+
 def test_shapes():
     refused(errors.ShapeMismatch, "(3, 5)", "(3, 4)", change={"c": torch.ones(3, 5)})
-    refused(errors.ShapeMismatch, "flatten", change={"v": torch.ones(3, 1)})
+    refused(errors.ShapeMismatch, "v.flatten()", change={"v": torch.ones(3, 1)})
     refused(errors.ShapeMismatch, "ColVector", change={"r": torch.ones(3)})
     refused(errors.ShapeMismatch, "RowVector", change={"v": torch.ones(4)})
     refused(errors.ShapeMismatch, "weight.mT", change={"b": torch.ones(4, 5)})
-    refused(errors.ShapeMismatch, "not a matrix", "flatten(0, -2)", change={"a": torch.ones(2, 3, 5)})
+    refused(errors.ShapeMismatch, "not a matrix", "a.flatten(0, -2)", change={"a": torch.ones(2, 3, 5)})
     refused(errors.ShapeMismatch, "Tile(width=2)", change={"c": torch.ones(3, 8)})
-    refused(errors.ShapeMismatch, "transposed: x.mT", change={"c": torch.ones(4, 3)})
+    refused(errors.ShapeMismatch, "transposed: c.mT", change={"c": torch.ones(4, 3)})
     (a, b), _ = inputs()
     with pytest.raises(errors.ShapeMismatch, match="width=1"):
         wide(a, b, z=torch.ones(3, 4))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -100,19 +101,48 @@ def test_a_missing_name_lists_near_ones():
         primitives.row_softmax
     assert "row_sum" in caught.value.hint or "row_max" in caught.value.hint
     assert not hasattr(primitives, "matmul")
+    with pytest.raises(errors.UnknownPrimitive, match=r"no 'square'\n  hint: write x \* x"):
+        primitives.square
     with pytest.raises(ImportError):
         from coda.primitives import sotre  # noqa: F401
+
+
+OPERAND = "pass it as an operand of the kernel"
 
 
 @pytest.mark.parametrize(
     ("use", "said", "hint"),
     [
-        (torch.sigmoid, "torch's sigmoid() on a traced value", "sigmoid(v), from coda.primitives"),
-        (lambda v: torch.maximum(v, v), "torch's maximum()", "maximum(v), from coda.primitives"),
+        (torch.sigmoid, "torch's sigmoid() on a traced value", "write sigmoid(x), from coda.primitives"),
+        (torch.special.expit, "torch's special_expit()", "write sigmoid(x), from coda.primitives"),
+        (torch.nn.functional.silu, "torch's silu()", "write silu(x), from coda.primitives"),
+        (torch.nn.Sequential(torch.nn.ReLU()), "torch's relu()", "write relu(x), from coda.primitives"),
+        (lambda v: torch.maximum(v, v), "torch's maximum()", "write maximum(x, y), from coda.primitives"),
+        (lambda v: torch.where(v > 0, v, 0), "torch's where()", "write where(condition, a, b), from coda.primitives"),
+        (lambda v: v.clamp(0, 1), "`.clamp`", "write clamp(x, low, high), from coda.primitives"),
+        (lambda v: torch.pow(v, 2), "torch's pow()", "write x**2: a power is a constant integer"),
+        (lambda v: v.square(), "`.square`", "write x * x"),
+        (lambda v: v.to(torch.float16), "`.to`", "store(x, dtype) rounds what is returned"),
+        (lambda v: torch.add(v, v), "torch's add()", "write x + y"),
+        (lambda v: torch.matmul(v, v), "torch's matmul()", "a program has one GEMM, whose result is `acc`"),
+        (torch.nn.Linear(4, 4), "torch's linear()", "a program has one GEMM, whose result is `acc`"),
         (lambda v: torch.softmax(v, -1), "torch's softmax()", "row_max"),
-        (lambda v: v.sigmoid(), "`.sigmoid` of a traced value", "sigmoid(v), from coda.primitives"),
+        (lambda v: v.sigmoid(), "`.sigmoid` of a traced value", "write sigmoid(x), from coda.primitives"),
         (lambda v: v.mT, "`.mT` of a traced value", "the primitives are"),
-        (lambda v: v * torch.ones(3), "not something a program can compute with", None),
+        (lambda v: v * torch.ones(3), "not something a program can compute with", OPERAND),
+        (lambda v: torch.ones(3) * v, "not something a program can compute with", OPERAND),
+        (lambda v: torch.ones(3) - v, "not something a program can compute with", OPERAND),
+        (lambda v: maximum(v, torch.ones(3)), "not something a program can compute with", OPERAND),
+        (lambda v: np.ones(3) * v, "not something a program can compute with", OPERAND),
+        (lambda v: v * "2", "not something a program can compute with", None),
+        (np.exp, "numpy's exp() on a traced value", "write exp(x), from coda.primitives"),
+        (np.abs, "numpy's absolute()", "write abs(x), from coda.primitives"),
+        (lambda v: np.maximum(v, 0), "numpy's maximum()", "write maximum(x, y), from coda.primitives"),
+        (lambda v: np.clip(v, 0, 1), "numpy's clip()", "write clamp(x, low, high), from coda.primitives"),
+        (lambda v: np.add(v, 1, out=np.ones(3)), "numpy's add()", "write x + y"),
+        (np.add.reduce, "numpy's add()", "write x + y"),
+        (np.asarray, "np.asarray()", "operators, and functions of coda.primitives"),
+        (lambda v: np.array([v, v]), "np.asarray()", "operators, and functions of coda.primitives"),
     ],
 )
 def test_a_value_is_no_tensor(use, said, hint):
@@ -122,15 +152,45 @@ def test_a_value_is_no_tensor(use, said, hint):
     with pytest.raises(errors.AuthoringError) as caught:
         program(function, "pointwise")
     assert said in caught.value.what
-    assert hint is None or hint in caught.value.hint
+    assert hint in caught.value.hint if hint else caught.value.hint is None
     assert "test_primitives.py" in caught.value.where
+
+
+@pytest.mark.parametrize("name", ["tile", "scalar", "row_vector", "nosuch"])
+def test_what_annotates_parameters_is_no_function_of_values(name):
+    def f(x: Tile):
+        return {"y": getattr(x, name)}
+
+    with pytest.raises(errors.UnknownPrimitive) as caught:
+        program(f, "pointwise")
+    assert not any(kind in caught.value.hint for kind in ("Tile", "Scalar", "RowVector", "ColVector"))
+
+
+@pytest.mark.parametrize("number", [np.float64(0.1), np.float32(0.1), np.float16(0.1), np.int64(3), np.array(0.1)])
+def test_a_number_of_numpy_is_the_python_number(number):
+    def made(by):
+        def f(x: Tile):
+            return {"y": by * x - x / by, "z": maximum(x, by), "w": where(by < x, by, x)}
+
+        return program(f, "pointwise")
+
+    assert made(number).digest == made(number.item()).digest
+    values = [node.attr("value") for node in made(number).nodes if node.op == "const"]
+    assert {type(value) for value in values} <= {int, float}
+
+
+def test_no_number_that_python_lacks():
+    def f(x: Tile):
+        return {"y": np.longdouble(0.1) * x}
+
+    raises(errors.AuthoringError, f, "not something a program can compute with", "longdouble", kind="pointwise")
 
 
 def test_a_value_can_be_asked_for_protocols():
     seen = []
 
     def asked(x: primitives.Tile):
-        seen.append([hasattr(x, "__array__"), hasattr(x, "__len__"), hasattr(x, "shape")])
+        seen.append([hasattr(x, "__cuda_array_interface__"), hasattr(x, "__len__"), hasattr(x, "shape")])
         return {"y": x}
 
     program(asked, "pointwise")
