@@ -32,7 +32,9 @@ Outputs to which that does not apply as it stands:
 
     - One of less than a block is no sample: the cap is wider by the scatter of so few errors, and relative to what cancels in
       them, 2^24 times the response or spread; the trusted kernel's own error counts whole.
-    - One that is 0 everywhere and moves with no input has no scale at all: `CANCELLED`.
+    - One that is 0 everywhere and moves with no input has no scale at all: `CANCELLED`. Or it is what a rounding leaves, x - cast(x),
+      and the trusted kernel's is the scale: RMS error ≤ ½ of its RMS in the block, max error ≤ twice its largest value, since the
+      last bits of a sum decide which way a value is rounded, and what is left changes its sign with that.
     - Positions of NaN and of each infinity must be those of the reference rounded to the stored dtype.
 """
 
@@ -63,6 +65,8 @@ LINEAR = 1e-9
 CANCELLED = 2.0**-20
 """What a kernel may leave of an output that is 0 on all its elements and does not move with the inputs, such as the log of a
 probability among one: 16 roundings in fp32 of numbers of the size of 1. Nothing else gives such an output a scale."""
+LEFT_MAX, LEFT_RMS = 2.0, 0.5
+"""Of such an output too, where a rounding leaves more: how far from what it leaves the trusted kernel, relative to that."""
 FAR = 0.05
 """A baseline whose values are further than this from the reference's, relative to their size, computes something else."""
 ALIKE = 1e-6
@@ -121,6 +125,15 @@ class Comparison:
         if self.why not in ("", "values"):
             return math.inf
         return max(_ratio(self.max_error, self.max_allowed), _ratio(self.rms_error, self.rms_allowed))
+
+    @property
+    def excess(self) -> str:
+        """ "RMS error 7e-06 where 2e-06 is allowed": what is too large in the worst block, the largest error first."""
+        is_max = self.max_error > self.max_allowed
+        how, error, allowed = (
+            ("largest", self.max_error, self.max_allowed) if is_max else ("RMS", self.rms_error, self.rms_allowed)
+        )
+        return f"{how} error {error:.3g} where {allowed:.3g} is allowed"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON; infinities become None."""
@@ -248,6 +261,12 @@ def within(
         z_max, z_rms = length * (z.abs().amax(1) + share), math.sqrt(length) * (_rms(z) + share)
         floor_max = left + MAX_ULPS * _ulps(size_max, stored) + z_max.maximum(SPREAD_MAX * s_max)
         floor_rms = left + RMS_ULPS * _ulps(size_rms, stored) + z_rms.maximum(SPREAD_RMS * s_rms)
+        if left:
+            t = _plain(torch.where(finite, t, 0))
+            more = error.abs().amax(1) > left
+            error = torch.where(more[:, None], error - t, error)
+            floor_max = floor_max + torch.where(more, LEFT_MAX * t.abs().amax(1), 0)
+            floor_rms = floor_rms + torch.where(more, LEFT_RMS * _rms(t), 0)
         worst.add(
             first, rows, error.abs().amax(1), MAX_FACTOR * t_max + floor_max, _rms(error), RMS_FACTOR * t_rms + floor_rms,
             other.amax(1), _rms(other),

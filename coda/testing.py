@@ -14,6 +14,10 @@ from contextlib import contextmanager
 import torch
 
 INT_POISON = -(2**31) + 11
+FILLED = 264 * 128 * 256
+"""Elements of a product for which cuBLAS has no reason to split sums: two of its largest tiles for each multiprocessor."""
+REPEATED = 1 << 29
+"""Elements of `a` at most, with its rows repeated: 1 GB."""
 
 
 def poisoned(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str = "cpu") -> torch.Tensor:
@@ -52,8 +56,16 @@ def as_bytes(t: torch.Tensor) -> torch.Tensor:
 
 def on_tensor_cores(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """fp32 accumulators (M, N) of matrices on a GPU, as cuBLAS makes them. A tensor core drops the low bits of every addition, in
-    one direction, which no product in full precision shows."""
-    return a @ b if a.dtype is torch.float32 else torch.mm(a, b, out_dtype=torch.float32)
+    one direction, which no product in full precision shows.
+
+    Where a product has few tiles, cuBLAS adds slices of K separately, and short sums drop less than the whole ones of a kernel:
+    its rows are repeated until the tiles fill a GPU.
+    """
+    if a.dtype is torch.float32:
+        return a @ b
+    (rows, depth), columns = a.shape, b.shape[1]
+    times = min(FILLED // max(rows * columns, 1), REPEATED // max(rows * depth, 1))
+    return torch.mm(a.repeat(times, 1) if times > 1 else a, b, out_dtype=torch.float32)[:rows]
 
 
 @contextmanager

@@ -173,8 +173,7 @@ def _wrong(s: Subject) -> str | None:
             length=length,
         )
         if not found.ok:
-            error = f"error {found.max_error:.3g} where {found.max_allowed:.3g} is allowed"
-            return f"output {name!r}: {found.why}, {found.bad_blocks} of {found.blocks} blocks, {error}"
+            return f"output {name!r}: {found.why}, {found.bad_blocks} of {found.blocks} blocks, {found.excess}"
     return None
 
 

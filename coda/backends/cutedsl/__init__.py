@@ -10,6 +10,7 @@
     configs.py       schedules: what is valid, what fits, the shipped choice
     maths.py         device code: the functions of one element
     operators.py     device code: our own loaders and statistics
+    moments.py       device code: the statistic of two numbers per row
     private.py       every private API of quack and CUTLASS, with the reason
     launch.py        plans and launches
     finish.py        the finishing kernel: where partials lie, and what is different from the shared one
@@ -137,7 +138,7 @@ def _cross(program: EpilogueProgram, problem: Problem, schedule: Schedule, arch:
     built = cross.build(program, problem, schedule, arch)
     text = built.source
     if finish.has_finisher(program):
-        text += f"\n\n{finish.text_of(program, problem, overlapped=True)[0]}"
+        text += f"\n\n{finish.text_of(program, problem, schedule.tile_n, overlapped=True)[0]}"
     return Artifact(
         BACKEND.name,
         program,

@@ -51,7 +51,7 @@ DEVICE_CODE = hashlib.sha256(
     b"".join(
         path.read_bytes()
         for path in (
-            *(pathlib.Path(__file__).with_name(f"{name}.py") for name in ("operators", "maths", "private")),
+            *(pathlib.Path(__file__).with_name(f"{name}.py") for name in ("operators", "moments", "maths", "private")),
             pathlib.Path(approximations.__file__),
         )
     )

@@ -3,7 +3,7 @@
 It is launched while the tiles run and waits for them on the device (programmatic dependent launch): quack's kernel lets
 its dependents in early.
 Partials lie as the shared finisher reads them: per statistic of rows one plane of (tiles of N, M), selected columns (M,),
-per statistic of columns (tiles of M, N). Only a log-sum-exp differs: a tile contributes its own log-sum-exp, not a
+per statistic of columns (tiles of M, N); moments have two planes. Only a log-sum-exp differs: a tile contributes its own log-sum-exp, not a
 maximum and a sum, so `combine_logs` folds those.
 """
 
@@ -35,7 +35,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
 from coda.backends.finishing import maths
-from coda.backends.finishing.partials import SLOTS, combine, plane
+from coda.backends.finishing.partials import SLOTS, combine, combine_moments, plane
 
 
 @triton.jit
@@ -73,7 +73,8 @@ class Partials:
         if s.fold == "select":
             return (self.m,), (1,), after_rows + self.anatomy.selections.index(s) * self.m
         if s.axis == "row":
-            return (self.m, self.slots), (1, self.m), dict(self.anatomy.sliced())[s] * self.slots * self.m
+            planes = s.planes if s.fold == "moments" else 1
+            return (self.m, planes * self.slots), (1, self.m), dict(self.anatomy.sliced())[s] * self.slots * self.m
         start = (
             after_rows + len(self.anatomy.selections) * self.m + self.tiles_m * int(self.anatomy.col_start(s) * self.n)
         )
@@ -104,9 +105,11 @@ class Finish:
         self.dispatch(self.blocks, tensors["a"].device.index or 0, tensors, partials, {})
 
 
-def text_of(program: EpilogueProgram, problem: Problem, *, overlapped: bool) -> tuple[str, tuple[Argument, ...]]:
+def text_of(
+    program: EpilogueProgram, problem: Problem, tile_n: int, *, overlapped: bool
+) -> tuple[str, tuple[Argument, ...]]:
     """The module's text and its kernel's arguments. `overlapped`: it waits on the device for the kernel before it."""
-    lines, arguments = _Writer(Anatomy(program), problem, native_fp8=True).kernel(overlapped)
+    lines, arguments = _Writer(Anatomy(program), problem, native_fp8=True, slot=tile_n).kernel(overlapped)
     head = HEAD.format(
         name=program.name,
         digest=program.digest,
@@ -121,12 +124,12 @@ def has_finisher(program: EpilogueProgram) -> bool:
     return bool(Anatomy(program).vector_outputs)
 
 
-def make(program: EpilogueProgram, problem: Problem, slots: int, tiles_m: int) -> Finish | None:
+def make(program: EpilogueProgram, problem: Problem, slots: int, tiles_m: int, tile_n: int) -> Finish | None:
     """The finisher of a program, or None where it returns no vector."""
     if not has_finisher(program):
         return None
     overlapped = not env.interpreting()
-    text, arguments = text_of(program, problem, overlapped=overlapped)
+    text, arguments = text_of(program, problem, tile_n, overlapped=overlapped)
     kernel = module(text, f"{program.name}_finish").finish_kernel
     sizes = {"tiles_n": slots, "tiles_m": tiles_m, "m": problem.m, "n": problem.n}
     blocks = sections(Anatomy(program), problem.m, problem.n)

@@ -138,6 +138,8 @@ def _sink(sink: Sink, ports: Mapping[str, Any], alone: bool) -> Any:
         return operators.SelectColumn(sink.name, ports[sink.index])
     if s.fold == "logsumexp":
         return operators.LogSumExp(sink.name, sink.mask)  # type: ignore[no-untyped-call]  # device code
+    if s.fold == "moments":
+        return operators.Moments(sink.name, sink.mask)  # type: ignore[no-untyped-call]  # device code
     cls = operators.RowStatistic if s.axis == "row" else operators.ColumnStatistic
     return cls(sink.name, FOLDS[s.fold], sink.mask, sink.scaled, alone)
 
@@ -187,7 +189,7 @@ class Runner:
     @functools.cached_property
     def finisher(self) -> finish.Finish | None:
         """The kernel that writes the vector outputs."""
-        return finish.make(self.program, self.problem, self.slots, self.tiles_m)
+        return finish.make(self.program, self.problem, self.slots, self.tiles_m, self.schedule.tile_n)
 
     # planning -----------------------------------------------------------------------------------------------------------
     def prepare(self, device: Any) -> Any:

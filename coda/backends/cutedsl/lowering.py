@@ -217,12 +217,13 @@ class _Writer:
         lanes = self.values.spread(s.source, self.values.count(self.nodes[s.source].type))
         natural = 2 if self.pairs else 1
         mask = self.masks[s.axis]
-        if s.fold == "moments":
-            raise Inexpressible("row_moments couples mean and deviations, which no operator here accumulates")
         if s.axis == "col" and len(lanes) != natural:
             raise Inexpressible("a statistic of columns of a value of another width than the product's")
         if s.fold in ("logsumexp", "select") and len(lanes) > natural:
             raise Inexpressible(f"{s.fold} of a value that is wider than the product")
+        if s.fold == "moments" and len(lanes) != natural:
+            wider = "wider" if len(lanes) > natural else "narrower"
+            raise Inexpressible(f"row_moments of a value that is {wider} than the product")
         if s.fold == "select":
             if len(lanes) != natural:
                 raise Inexpressible("select_column of a value that is narrower than the product")

@@ -6,6 +6,7 @@
     RowStatistic            sum, max or absmax of each row of a tile; what lies beyond the matrix counts as the identity
     ColumnStatistic         the same of each column
     LogSumExp               online log-sum-exp of each row; right for infinities too
+    Moments                 mean and squared deviations of each row
     SelectColumn            the tile that owns the wanted column writes the value, whatever it is
 
 quack's own sums assume that an epilogue is 0 where accumulator and tiles are zero-filled. A loaded vector is not
@@ -38,6 +39,7 @@ from quack.epilogue.ops import (
 
 from coda.backends.cutedsl import configs
 from coda.backends.cutedsl.maths import integer
+from coda.backends.cutedsl.moments import RunningMoments
 from coda.backends.cutedsl.private import asm_f32_of_s32, select_pairs, sixteen_bits
 
 VERSION = configs.DEVICE_CODE
@@ -318,6 +320,14 @@ class LogSumExp(_Parts, OnlineLSEReduce):
     def _guard_neg_inf(self, m_new):
         infinite = (m_new == Float32(-math.inf)) | (m_new == Float32(math.inf))
         return Float32(cutlass.select_(infinite, Float32(0.0), m_new))
+
+
+class Moments(_Parts, RunningMoments):
+    """Mean and squared deviations of each row and tile."""
+
+    def __init__(self, name, mask):
+        super().__init__(name)
+        self.mask = mask
 
 
 NOTHING = 0x7F800001

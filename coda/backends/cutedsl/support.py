@@ -5,7 +5,7 @@ the modules that write a program down. What is refused, and where:
 
     here           pointwise programs, empty matrices, fp32 and fp64 products, unaligned or doubly strided tensors, int scalars
                    inside a tile, matrices that leave no room for two stages
-    lowering.py    row_moments; statistics of columns of another width than the product's; a selection by a computed index; two
+    lowering.py    moments, and statistics of columns, of another width than the product's; a selection by a computed index; two
                    outputs of full width beside unpaired columns; width 2 in other dtypes than 16 bits; fp8 of half or double
                    width or unsaturated; int outputs
     values.py      matrices of half the width; rows that repeat and have width 2, or that no tile of 128, 192 or 256 columns is

@@ -33,6 +33,8 @@ class Finisher(Vectors):
     def __init__(self, anatomy: Anatomy, problem: Problem, native_fp8: bool, slot: int | None = None) -> None:
         super().__init__(anatomy.program, problem, native_fp8)
         self.anatomy, self.slot = anatomy, slot
+        self._shared: set[str] = set()
+        """Names that are written in the section under way."""
 
     def kernel(self, overlapped: bool) -> tuple[list[str], tuple[Argument, ...]]:
         """The lines of the kernel and its arguments. `overlapped`: it waits on the device for the kernel before it, with
@@ -85,9 +87,9 @@ class Finisher(Vectors):
         if s.fold == "moments":
             assert self.slot is not None
             step = int(self.slot * width)
-            if node.attr("part") == "mean":
-                return f"moments_mean({planes.split(', ')[0]}, {where}, {count}, {step})"
-            return f"moments_variance({planes}, {where}, {count}, {step})"
+            mean, variance = f"mean_{first}", f"variance_{first}"
+            self._once(f"{mean}, {variance}", f"combine_moments({planes}, {where}, {count}, {step})")
+            return mean if node.attr("part") == "mean" else variance
         text = f'combine({planes}, {where}, "{s.fold}")'
         return f"{text} / tl.cast({count}, tl.float32)" if node.op == "row_mean" else text
 
@@ -95,10 +97,14 @@ class Finisher(Vectors):
         """Read only where the wanted column exists: elsewhere nobody has written."""
         wanted = self._typed(index, axis)
         there = f"v{index}_exists"
-        if there not in self._axes:
-            self.line(f"{there} = {axis.ok} & ({wanted} >= 0) & ({wanted} < {times(width, 'N')})")
-            self._axes[there] = Axis(there, there)
+        self._once(there, f"{axis.ok} & ({wanted} >= 0) & ({wanted} < {times(width, 'N')})")
         return f"tl.load(partials + ({self.anatomy.row_planes} * tiles_n + {place}) * m64 + {axis.at}, mask={there}, other=0.0)"
+
+    def _once(self, names: str, text: str) -> None:
+        """A line that several statistics share."""
+        if names not in self._shared:
+            self._shared.add(names)
+            self.line(f"{names} = {text}")
 
     def write(self) -> list[str]:
         """The lines of the body."""
@@ -109,7 +115,7 @@ class Finisher(Vectors):
             rows = kind is Kind.COL
             name = "rows" if rows else f"cols{suffix(width)}"
             length = "M" if rows else times(width, "N")
-            self.lines, self._known, self._axes = [], {}, {}
+            self.lines, self._known, self._axes, self._shared = [], {}, {}, set()
             self.line(f"{name} = {f'(block - {before})' if before else 'block'} * {LANES} + tl.arange(0, {LANES})")
             self.line(f"{name}_ok = {name} < {length}")
             axis = Axis(name, f"{name}_ok")

@@ -22,7 +22,7 @@ from types import ModuleType
 from coda import env, files
 from coda.errors import BackendUnavailable
 
-GENERATOR = 4
+GENERATOR = 5
 """Raised with every change of generated code, of a tile or of the finisher."""
 
 

@@ -2,7 +2,7 @@
 
     plane                             SLOTS slots of one plane of the workspace
     combine combine_logsumexp         sum, max, absmax; log Σ exp from largest numbers and sums
-    moments_mean moments_variance     from the means and squared deviations of slots
+    combine_moments                   mean and variance from the means and squared deviations of slots
     merge_logsumexp scale_to          two contributions into one: in the finisher, and of the parts of a tile
     slot_counts                       how many columns each slot has
 
@@ -77,24 +77,32 @@ def combine_logsumexp(largest, sums, slots, length, at, ok):
 
 
 @triton.jit
-def moments_mean(means, slots, length, at, ok, columns, STEP: tl.constexpr):
-    """The mean of `columns` numbers from the means of slots of STEP; NaN over nothing."""
+def combine_moments(means, squares, slots, length, at, ok, columns, STEP: tl.constexpr):
+    """Mean and biased variance of `columns` numbers from the means and squared deviations of slots of STEP; NaN over nothing.
+
+    Deviations inside the slots plus those between them (Chan, Golub and LeVeque 1979). Sums are kept, not means: a mean with
+    an infinity is one.
+    """
     total = tl.zeros((SLOTS, at.shape[0]), tl.float32)
+    away = tl.zeros((SLOTS, at.shape[0]), tl.float32)
+    count = tl.zeros((SLOTS, 1), tl.float32)
     for first in range(0, slots, SLOTS):
-        total += plane(means, first, slots, length, at, ok, 0.0) * slot_counts(first, columns, STEP)
-    return tl.sum(total, axis=0) / tl.cast(columns, tl.float32)
+        number = slot_counts(first, columns, STEP)
+        mean = plane(means, first, slots, length, at, ok, 0.0)
+        between = apart(mean - total / tl.maximum(count, 1.0), count * number / tl.maximum(count + number, 1.0))
+        away += plane(squares, first, slots, length, at, ok, 0.0) + between
+        total += mean * number
+        count += number
+    of = tl.cast(columns, tl.float32)
+    mean = tl.sum(total, axis=0) / of
+    away += apart(total / tl.maximum(count, 1.0) - mean[None, :], count)
+    return mean, tl.sum(away, axis=0) / of
 
 
 @triton.jit
-def moments_variance(means, squares, slots, length, at, ok, columns, STEP: tl.constexpr):
-    """Biased variance: deviations inside the slots plus those between them (Chan, Golub and LeVeque)."""
-    mean = moments_mean(means, slots, length, at, ok, columns, STEP)
-    total = tl.zeros((SLOTS, at.shape[0]), tl.float32)
-    for first in range(0, slots, SLOTS):
-        count = slot_counts(first, columns, STEP)
-        away = plane(means, first, slots, length, at, ok, 0.0) - mean[None, :]
-        total += plane(squares, first, slots, length, at, ok, 0.0) + tl.where(count > 0.0, away * away * count, 0.0)
-    return tl.sum(total, axis=0) / tl.cast(columns, tl.float32)
+def apart(distance, weight):
+    """What two means that lie so far apart add to the squared deviations; nothing without a weight, also where one is infinite."""
+    return tl.where(weight > 0.0, distance * distance * weight, 0.0)
 
 
 @triton.jit

@@ -48,7 +48,7 @@ from coda.errors import BadSchedule, Unsupported
 from coda.problem import ITEM_BYTES, Problem, Schedule
 from coda.program import EpilogueProgram
 
-TABLE = 2
+TABLE = 3
 """Version of `candidates`: schedules that were measured among others are measured again."""
 
 ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120")
@@ -368,14 +368,14 @@ def epilogue_tile(anatomy: Tiling, problem: Problem) -> tuple[int, int, int]:
 
 
 def _pointwise(anatomy: Tiling, problem: Problem) -> Schedule:
-    """About 4096 elements per tile: long rows, or tall tiles where columns are reduced."""
+    """About 2048 elements per tile: long rows; or 8192 in tall tiles where columns are reduced."""
     cols = any(s.axis == "col" for s in anatomy.statistics)
     tile_n = 128 if cols else 512 if anatomy.max_width > 1 else 1024
     while tile_n > 16 and tile_n // 2 >= problem.n:
         tile_n //= 2
     while tile_n < anatomy.unit:
         tile_n *= 2
-    tile_m = max(1, (8192 if cols else 4096) // tile_n // (2 if anatomy.max_width > 1 else 1))
+    tile_m = max(1, (8192 if cols else 2048) // tile_n // (2 if anatomy.max_width > 1 else 1))
     if problem.arch is None:
         tile_m = max(tile_m, 32)
     tile_m = min(tile_m, 1024, 1 << max(0, problem.m - 1).bit_length())
@@ -442,7 +442,7 @@ def candidates(program: EpilogueProgram, problem: Problem) -> list[Schedule]:
         base = found[0]
         found += [
             dataclasses.replace(base, tile_m=t, warps=w)
-            for t in (base.tile_m, max(1, base.tile_m // 2), base.tile_m * 2)
+            for t in (base.tile_m, max(1, base.tile_m // 2), base.tile_m * 2, base.tile_m * 4)
             for w in (4, 8)
         ]
     elif problem.dtype != "float32":

@@ -58,7 +58,7 @@ def partial(fold, x, dim):
     return torch.where(x.isnan(), -math.inf, x).amax(dim)
 
 
-def compare(name, program, errors):
+def compare(name, program, errors, tile_n=TILE_N):
     problem = Problem.example(program, m=M, n=N, k=K, dtype="float16")
     g = torch.Generator().manual_seed(3)
     tensors = {"a": torch.randn(M, K, generator=g), "b": torch.randn(K, N, generator=g)}
@@ -73,7 +73,7 @@ def compare(name, program, errors):
                 tensors[o.name][5] = 0.0
     expected = evaluate(program, tensors, m=M, n=N, dtype=torch.float64, stored_as=None)
     anatomy = Anatomy(program)
-    slots, tiles_m = -(-N // TILE_N), -(-M // TILE_M)
+    slots, tiles_m = -(-N // tile_n), -(-M // TILE_M)
     partials = finish.Partials(anatomy, M, N, slots, tiles_m)
     workspace = torch.full((partials.size,), math.nan)
     for s in anatomy.statistics:
@@ -84,14 +84,19 @@ def compare(name, program, errors):
             index = tensors[str(program.nodes[s.index].attr("name"))]
             inside = (index >= 0) & (index < N)
             place[inside] = value.gather(1, torch.where(inside, index, 0)[:, None])[inside, 0].float()
+        elif s.fold == "moments":
+            for slot in range(slots):
+                part = value[:, slot * tile_n : (slot + 1) * tile_n]
+                place[:, slot] = part.mean(1).float()
+                place[:, slots + slot] = (part - part.mean(1, keepdim=True)).square().sum(1).float()
         elif s.axis == "row":
             for slot in range(slots):
-                place[:, slot] = partial(s.fold, value[:, slot * TILE_N : (slot + 1) * TILE_N], 1).float()
+                place[:, slot] = partial(s.fold, value[:, slot * tile_n : (slot + 1) * tile_n], 1).float()
         else:
             for tile in range(tiles_m):
                 place[tile] = partial(s.fold, value[tile * TILE_M : (tile + 1) * TILE_M], 0).float()
     outputs = {f"out.{o.name}": torch.full(program.output_shape(o.name, M, N), math.nan) for o in program.outputs}
-    found = finish.make(program, problem, slots, tiles_m)
+    found = finish.make(program, problem, slots, tiles_m, tile_n)
     assert found is not None
     found.run({**tensors, **outputs}, workspace if partials.size else None)
     for o in anatomy.vector_outputs:
@@ -113,8 +118,9 @@ def source(program, node, tensors):
 
 def main():
     errors = {}
-    for name in ("residual_rms", "softcap_cross_entropy", "gemm_cross_entropy", "rms_backward"):
+    for name in ("residual_rms", "residual_layernorm", "softcap_cross_entropy", "gemm_cross_entropy", "rms_backward"):
         compare(name, examples_curated.load(name).program, errors)
+    compare("many slots", examples_curated.load("residual_layernorm").program, errors, tile_n=3)
     compare("special", trace(special, signature(special, "epilogue"), dtypes={"t": "int"}), errors)
     compare("copies", trace(copies, signature(copies, "epilogue")), errors)
     print(json.dumps(errors))

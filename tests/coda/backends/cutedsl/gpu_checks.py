@@ -44,6 +44,7 @@ from coda.primitives import (
     row_logsumexp,
     row_max,
     row_mean,
+    row_moments,
     row_sum,
     rows,
     rsqrt,
@@ -69,6 +70,7 @@ SUITE = (
     "gemm_swiglu",
     "gemm_cross_entropy",
     "residual_rms",
+    "residual_layernorm",
     "rms_scale",
     "rms_swiglu",
     "rms_rope",
@@ -92,7 +94,10 @@ def half_sums(acc, scale: ColVector):
     """Pairs: full and half width, every fold."""
     a, b = unpair(acc * scale)
     h = sigmoid(a) * b
+    mean, variance = row_moments(acc * scale)
     return {
+        "mean": mean,
+        "variance": variance,
         "h": h,
         "y": pair(b, a),
         "s": row_mean(h + 1.0),
@@ -142,7 +147,16 @@ def half_row(acc, f: RowVector(width=0.5)):
 
 def infinite(acc, v: ColVector):
     """Infinite rows: what is beyond the matrix would be 0·inf, and turn their sums into NaN."""
-    return {"s": row_sum(acc), "amax": row_absmax(acc), "w": row_sum(abs(acc) * v), "c": col_sum(acc)}
+    mean, variance = row_moments(acc)
+    sums = {"s": row_sum(acc), "w": row_sum(abs(acc) * v), "c": col_sum(acc)}
+    return {**sums, "amax": row_absmax(acc), "mean": mean, "variance": variance}
+
+
+def far_from_zero(acc, far: RowVector, skew: ColVector):
+    """Deviations a hundredth of the mean: squares would cancel. Beyond the matrix the row is stale, f(0) is not 0."""
+    mean, variance = row_moments(acc + 100.0 + 0.5 * far)
+    other, spread = row_moments(acc * skew)
+    return {"mean": mean, "variance": variance, "other": other, "spread": spread, "s": row_sum(acc * acc)}
 
 
 def maths(acc, x: Tile):
@@ -210,6 +224,7 @@ PROGRAMS |= {
     "rope": traced(rope, p="int"),
     "half_row": traced(half_row),
     "infinite": traced(infinite),
+    "far_from_zero": traced(far_from_zero),
     "heads": traced(heads),
     "blocks": traced(blocks),
     "targets": traced(targets, t="int", far="int"),
@@ -287,8 +302,19 @@ PERIODIC = ("rope", "heads", "blocks", "targets")
 CASES += [Case(name, 300, 1088 if name in PERIODIC else 1040, 264) for name in WHOLE]
 CASES += [Case(name, *RAGGED, "float16") for name in WHOLE if name not in PERIODIC]
 CASES += [Case(name, 300, 1088, 264, tile=t) for name in PERIODIC for t in ("128x192pp", "128x256", "64x256pp")]
-CASES += [Case(name, *TINY) for name in ("residual_rms", "rms_swiglu", "gemm_cross_entropy", "rms_backward")]
-HEAVY = ("swiglu_backward", "rms_backward", "rms_cross_entropy", "half_sums", "bias_gelu_sums")
+CASES += [
+    Case(name, *TINY)
+    for name in ("residual_rms", "residual_layernorm", "rms_swiglu", "gemm_cross_entropy", "rms_backward")
+]
+HEAVY = (
+    "swiglu_backward",
+    "rms_backward",
+    "rms_cross_entropy",
+    "half_sums",
+    "bias_gelu_sums",
+    "residual_layernorm",
+    "far_from_zero",
+)
 CASES += [Case(name, *RAGGED, tile=t) for name in HEAVY for t in ("128x192pp", "128x256", "64x256")]
 CASES += [Case(name, *RAGGED, tile="256x128", cluster=(1, 1)) for name in ("residual_rms", "gemm_rope")]
 CASES += [Case(name, *RAGGED, fast=True) for name in ("swiglu_backward", "rms_swiglu", "near")]

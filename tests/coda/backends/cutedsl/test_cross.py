@@ -107,8 +107,19 @@ def test_exact_gelu_backward_is_cheap_enough():
     assert artifact.spills <= 120
 
 
-def test_statistics_on_blackwell():
-    program, where = problem("rms_cross_entropy", 1000, 1040, "sm_100")
+@pytest.mark.parametrize("n", [1024, 1056, 1040])
+def test_moments_cost_the_mainloop_nothing(n):
+    """The product keeps its stages, and nothing is spilled: whole tiles, whole parts of one, single columns masked."""
+    program, where = problem("residual_layernorm", 1000, n)
+    artifact = BACKEND.compile(program, where, PINGPONG, "sm_90")
+    assert artifact.spills == 0
+    assert artifact.payload.stages[0] == 6
+    assert "tiles_n, M, rows, rows_ok, N, 128)" in artifact.source  # a slot of the finisher is a tile
+
+
+@pytest.mark.parametrize("name", ["rms_cross_entropy", "residual_layernorm"])
+def test_statistics_on_blackwell(name):
+    program, where = problem(name, 1000, 1040, "sm_100")
     artifact = BACKEND.compile(program, where, BACKEND.default_schedule(program, where), "sm_100")
     assert artifact.cubin is not None
     assert artifact.registers > 32

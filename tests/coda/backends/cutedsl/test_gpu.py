@@ -67,7 +67,9 @@ def test_pairs_are_moved_bit_by_bit():
     assert torch.equal(got.view(torch.int16), z.view(torch.int16))
 
 
-@pytest.mark.parametrize("name", ["residual_rms", "rms_cross_entropy", "rms_backward", "swiglu_backward"])
+@pytest.mark.parametrize(
+    "name", ["residual_rms", "residual_layernorm", "rms_cross_entropy", "rms_backward", "swiglu_backward"]
+)
 def test_two_runs_agree_bit_by_bit(name):
     case = Case(name, *checks.RAGGED)
     tensors = checks.inputs(case)

@@ -150,9 +150,15 @@ def wide_pairs_that_repeat(acc, g: RowVector(width=2, period=64), z: Tile(width=
     return {"y": z * g}
 
 
-def moments(acc):
-    mean, variance = row_moments(acc)
+def moments_of_halves(acc):
+    even, odd = unpair(acc)
+    mean, variance = row_moments(even * odd)
     return {"mean": mean, "variance": variance}
+
+
+def moments_of_pairs(acc, z: Tile(width=2)):
+    mean, variance = row_moments(z * 2)
+    return {"y": acc, "mean": mean, "variance": variance}
 
 
 def periodic(acc, g: RowVector(period=96), h: RowVector(period=10)):
@@ -185,7 +191,8 @@ def integer_product(acc, t: ColVector):
         (segments_of_halves, {}, "paired columns"),
         (two_segments_in_one, {}, "more than one segment reduction"),
         (sixteen_bit_segments, {}, "stored as bfloat16: those are stored as float32"),
-        (moments, {}, "row_moments"),
+        (moments_of_halves, {}, "row_moments of a value that is narrower"),
+        (moments_of_pairs, {}, "row_moments of a value that is wider"),
         (periodic, {}, "h repeats every 10 columns"),
         (computed_index, {"t": "int"}, "from an operand"),
         (fp8_between, {}, "float8_e4m3fn"),
