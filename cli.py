@@ -280,7 +280,7 @@ def collect(
         typer.Option(metavar="DIR", help="Where records go. Default: the checkout's authored_kernels/campaigns."),
     ] = None,
 ) -> Answer:
-    """Keep what became of runs. As small records, for the tables of the leaderboard."""
+    """Keep what became of runs. They are small records, for the tables of the leaderboard."""
     from agent.commands import bank
 
     return bank.collect(terminal, runs, campaign, into)
@@ -403,7 +403,7 @@ def bench(
         bool, typer.Option("--autotune", help="With --layer: torch.compile's max-autotune too.")
     ] = False,
 ) -> Answer:
-    """Time kernels beside what people use today. All in one run on this GPU."""
+    """Time kernels beside what people use today. All are measured in one run on this GPU."""
     from agent.commands import bench as benching
 
     asked = benching.Asked(
@@ -456,7 +456,7 @@ def show(
     terminal: Terminal,
     name: Annotated[str, typer.Argument(metavar="ID", help="A task, a curated example or a kept kernel.")],
 ) -> Answer:
-    """Show a task, an example or a kernel. Description, formula, source."""
+    """Show a task, an example or a kernel. It is described, with its formula and source."""
     from agent.commands import catalogue
 
     return catalogue.show(terminal, name)
@@ -466,7 +466,7 @@ def show(
 def replay(
     terminal: Terminal, run: Annotated[str, typer.Argument(metavar="RUN", help="A run, by name or folder.")]
 ) -> Answer:
-    """Derive a run's decisions again. From its recorded evidence, asking nobody and judging nothing."""
+    """Derive a run's decisions again. Only its recorded evidence is read: nobody is asked, nothing is judged."""
     from agent.commands import author as authoring
 
     return authoring.replay(terminal, run)
@@ -479,7 +479,7 @@ def selftest(
         bool, typer.Option("--full", help="Every gate this machine can run, and every example; takes minutes.")
     ] = False,
 ) -> Answer:
-    """Run known cheats and honest kernels through the judge. What is caught, missed, and falsely refused?"""
+    """Run known cheats and honest kernels through the judge. It says what is caught, missed, and falsely refused."""
     from agent.commands import judging
 
     return judging.selftest(terminal, full)
@@ -487,7 +487,7 @@ def selftest(
 
 @command("doctor")
 def doctor(terminal: Terminal) -> Answer:
-    """Say what this machine and this installation can do. And what stands in the way."""
+    """Say what this machine and this installation can do. What stands in the way is told too."""
     from agent.commands import doctor as examination
 
     return examination.doctor(terminal)

@@ -34,15 +34,13 @@ def arguments(program: EpilogueProgram, args: Sequence[Any], operands: Mapping[s
             hint="pass operands by name" if program.kind == "epilogue" else None,
         )
     bound = dict(zip(names, args, strict=False))
-    known = {o.name for o in program.operands}
+    known = set(program.argument_names)
     for name, value in operands.items():
         if name in bound:
             raise UnknownOperand(f"{program.name}: {name} was given twice")
-        if name not in known and not (program.kind == "epilogue" and name in ("a", "b")):
+        if name not in known:
             raise UnknownOperand(
-                f"{program.name} has no operand {name!r}",
-                expected=", ".join(sorted(known)) or "none",
-                hint=near(name, known),
+                f"{program.name} has no operand {name!r}", expected=", ".join(sorted(known)), hint=near(name, known)
             )
         bound[name] = value
     for o in program.operands:

@@ -272,12 +272,12 @@ class SettingError(CodaError):
     code = "setting"
 
 
-def near(name: str, known: Iterable[str]) -> str | None:
-    """A hint "did you mean …?" with up to three near names, or None."""
-    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+def near(name: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
+    """A hint "did you mean …?" with up to three near names, or None. `cutoff`: how alike, from 0 to 1."""
+    close = difflib.get_close_matches(name, list(known), n=3, cutoff=cutoff)
     return f"did you mean {' or '.join(map(repr, close))}?" if close else None
 
 
 def shown(x: object) -> str:
-    """What somebody gave, for `got`: its type, and on one line the first sixty characters of what it prints."""
+    """What somebody gave, for `got`: its type, and what it prints, on one line of some sixty characters."""
     return f"{type(x).__name__} {textwrap.shorten(reprlib.repr(x), 60, placeholder=' …')}"

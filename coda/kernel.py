@@ -32,6 +32,7 @@ from coda.errors import (
     UnknownOperand,
     UnknownResult,
     near,
+    shown,
 )
 from coda.plan import Plan
 from coda.plan_tracing import PlanValue, operand_dtypes, record_call, trace_plan
@@ -98,6 +99,19 @@ class _Programmed(Kernel[EpilogueProgram]):
         self._calls: Calls | None = None
 
     @property
+    def __signature__(self) -> inspect.Signature:
+        """Of a call, for `help` and editors: `__call__` itself takes whatever it is given, and says what does not fit."""
+        given = {o.name: o.default for o in self.program.operands if o.default is not None}
+        given |= {name: default for name, _, default in (self._sign.constants if self._sign else ())}
+        by_name = [n for n in self.program.argument_names if n not in self.places or n in given]
+        kind = inspect.Parameter
+        return inspect.Signature(
+            [kind(n, kind.POSITIONAL_OR_KEYWORD) for n in self.places if n not in given]
+            + [kind(n, kind.KEYWORD_ONLY, default=given.get(n, kind.empty)) for n in dict.fromkeys([*by_name, *given])]
+            + [kind(n, kind.KEYWORD_ONLY, default=None) for n in ("backend", "config", "out")]
+        )
+
+    @property
     def gemms(self) -> int:
         return int(self.program.kind == "epilogue")
 
@@ -157,7 +171,8 @@ class _Programmed(Kernel[EpilogueProgram]):
         out: Mapping[str, Any] | None = None,
         **operands: Any,
     ) -> Any:
-        """Run on tensors of any strides; returns a named tuple of the outputs.
+        """Run on tensors of any strides: `a` (M, K) and `b` (K, N) of an epilogue, or the operands of a pointwise program, in order or
+        by name, an epilogue's operands by name. Returns a named tuple of the outputs.
 
         `out` gives tensors to write into by output name. Raises a `CallError` or a `BackendError`.
         """
@@ -221,11 +236,11 @@ class _Programmed(Kernel[EpilogueProgram]):
 
 
 class Epilogue(_Programmed):
-    """One GEMM and what happens to its result: `a` (M, K) and `b` (K, N) in order or by name, the operands by name."""
+    """One GEMM and what happens to its result."""
 
 
 class Pointwise(_Programmed):
-    """The same vocabulary without a GEMM: the operands in order or by name, the first tile (M, N)."""
+    """The same vocabulary without a GEMM; the first tile is (M, N)."""
 
 
 class PlanKernel(Kernel[Plan]):
@@ -339,9 +354,7 @@ class PlanKernel(Kernel[Plan]):
 
 def _check_config(config: object) -> None:
     if config is not None and not isinstance(config, Schedule):
-        raise BadSchedule(
-            "config is no schedule", got=f"{type(config).__name__} {config!r:.40}", expected="coda.Schedule(…)"
-        )
+        raise BadSchedule("config is no schedule", got=shown(config), expected="coda.Schedule(…)")
 
 
 def check_options(name: str, backend: object, out: object) -> None:
@@ -349,7 +362,7 @@ def check_options(name: str, backend: object, out: object) -> None:
     if backend is not None and not isinstance(backend, str):
         raise UnknownBackend(
             f"{name}: backend= takes a name",
-            got=f"{type(backend).__name__} {backend!r:.40}",
+            got=shown(backend),
             expected=", ".join(("auto", *MODULES)),
         )
     if out is not None and not isinstance(out, Mapping):

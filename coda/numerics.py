@@ -32,9 +32,9 @@ Outputs to which that does not apply as it stands:
 
     - One of less than a block is no sample: the cap is wider by the scatter of so few errors, and relative to what cancels in
       them, 2^24 times the response or spread; the trusted kernel's own error counts whole.
-    - One that is 0 everywhere and moves with no input has no scale at all: `CANCELLED`. Or it is what a rounding leaves, x - cast(x),
-      and the trusted kernel's is the scale: RMS error ≤ ½ of its RMS in the block, max error ≤ twice its largest value, since the
-      last bits of a sum decide which way a value is rounded, and what is left changes its sign with that.
+    - One that is 0 everywhere and moves with no input has no scale at all: `CANCELLED`. A block in which more is left passes too if
+      it is near what the trusted kernel leaves, as with x - cast(x): the distance from that is then the error, in the RMS at most a
+      quarter of it and one changed sign, since the last bits of a sum decide which way a value is rounded.
     - Positions of NaN and of each infinity must be those of the reference rounded to the stored dtype.
 """
 
@@ -65,8 +65,9 @@ LINEAR = 1e-9
 CANCELLED = 2.0**-20
 """What a kernel may leave of an output that is 0 on all its elements and does not move with the inputs, such as the log of a
 probability among one: 16 roundings in fp32 of numbers of the size of 1. Nothing else gives such an output a scale."""
-LEFT_MAX, LEFT_RMS = 2.0, 0.5
-"""Of such an output too, where a rounding leaves more: how far from what it leaves the trusted kernel, relative to that."""
+LEFT_MAX, LEFT_RMS = 2.0, 0.25
+"""How far what a rounding leaves may be from what it leaves the trusted kernel, relative to that; the RMS beside one of the largest
+errors."""
 FAR = 0.05
 """A baseline whose values are further than this from the reference's, relative to their size, computes something else."""
 ALIKE = 1e-6
@@ -265,8 +266,10 @@ def within(
             t = _plain(torch.where(finite, t, 0))
             more = error.abs().amax(1) > left
             error = torch.where(more[:, None], error - t, error)
-            floor_max = floor_max + torch.where(more, LEFT_MAX * t.abs().amax(1), 0)
-            floor_rms = floor_rms + torch.where(more, LEFT_RMS * _rms(t), 0)
+            turned = LEFT_MAX * t.abs().amax(1)
+            near = LEFT_RMS * _rms(t) + turned / math.sqrt(t.shape[1])
+            t_max, floor_max = torch.where(more, 0, t_max), floor_max + torch.where(more, turned, 0)
+            t_rms, floor_rms = torch.where(more, 0, t_rms), floor_rms + torch.where(more, near, 0)
         worst.add(
             first, rows, error.abs().amax(1), MAX_FACTOR * t_max + floor_max, _rms(error), RMS_FACTOR * t_rms + floor_rms,
             other.amax(1), _rms(other),

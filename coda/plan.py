@@ -28,6 +28,7 @@ from coda.errors import (
     ShapeMismatch,
     UnknownOperand,
     near,
+    shown,
 )
 from coda.primitives.types import Attr, DType
 from coda.primitives.value import OPS, encode
@@ -363,7 +364,7 @@ def check_number(what: str, x: Any, *, whole: bool) -> None:
         return
     kinds = (int, torch.SymInt) if whole else (int, float, torch.SymInt, torch.SymFloat)
     if isinstance(x, bool) or not isinstance(x, kinds):
-        raise DTypeUnsupported(what, got=f"{type(x).__name__} {x!r:.40}", expected=expected)
+        raise DTypeUnsupported(what, got=shown(x), expected=expected)
 
 
 def check_input_name(name: str) -> None:

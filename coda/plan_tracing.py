@@ -26,7 +26,7 @@ from coda.errors import (
 )
 from coda.plan import MAX_STEPS, PLAN_MAPS, Plan, PlanOutput, Step, check_input_name
 from coda.primitives.types import Attr, DType, Kind
-from coda.primitives.value import apply, author_line, encode, integer_power
+from coda.primitives.value import apply, author_line, encode, integer_power, unboxed
 from coda.program import EpilogueProgram, check_name
 
 What = Literal["matrix", "vector", "number", "unknown"]
@@ -198,6 +198,7 @@ def _number(recorder: Recorder, x: Any) -> int:
         if x.recorder is not recorder:
             raise PlanError("a value of another plan", where=author_line())
         return x.step
+    x = unboxed(x)
     if isinstance(x, (bool, int, float)):
         return recorder.add("const", value=x)
     raise PlanError(

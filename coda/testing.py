@@ -15,9 +15,10 @@ import torch
 
 INT_POISON = -(2**31) + 11
 FILLED = 264 * 128 * 256
-"""Elements of a product for which cuBLAS has no reason to split sums: two of its largest tiles for each multiprocessor."""
+"""Elements of a product for which cuBLAS has no reason to split sums: two of its largest tiles for each of an H200's 132
+multiprocessors."""
 REPEATED = 1 << 29
-"""Elements of `a` at most, with its rows repeated: 1 GB."""
+"""Elements of `a` at most, with its rows repeated."""
 
 
 def poisoned(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str = "cpu") -> torch.Tensor:
@@ -59,13 +60,17 @@ def on_tensor_cores(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     one direction, which no product in full precision shows.
 
     Where a product has few tiles, cuBLAS adds slices of K separately, and short sums drop less than the whole ones of a kernel:
-    its rows are repeated until the tiles fill a GPU.
+    its rows are repeated until the tiles fill a GPU, or `a` takes 1 GB.
     """
     if a.dtype is torch.float32:
         return a @ b
     (rows, depth), columns = a.shape, b.shape[1]
-    times = min(FILLED // max(rows * columns, 1), REPEATED // max(rows * depth, 1))
-    return torch.mm(a.repeat(times, 1) if times > 1 else a, b, out_dtype=torch.float32)[:rows]
+    times = 1
+    if rows and columns and depth:
+        times = min(FILLED // (rows * columns), REPEATED // (rows * depth))
+    if times <= 1:
+        return torch.mm(a, b, out_dtype=torch.float32)
+    return torch.mm(a.repeat(times, 1), b, out_dtype=torch.float32)[:rows].clone()
 
 
 @contextmanager

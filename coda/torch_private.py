@@ -8,7 +8,7 @@
     saving_hooks    whether somebody gets what is saved for backward
     current_device  the number of the current GPU
 
-Why: after autograd's hooks nothing public asks (`saving_hooks`); all else is for warm calls. Such a call takes a few µs, and asking
+Why: nothing public tells whether autograd has hooks (`saving_hooks`); all else is for warm calls. Such a call takes a few µs, and asking
 one tensor for dtype, shape, strides, device, layout, … takes half of one. Dynamo asks the same question before every compiled
 graph, with `TensorGuards`; Inductor's own output allocates with `_empty_strided_cuda`. Read in PyTorch 2.13. Guards are tried out
 before the first use: where they are missing or do not tell apart what must be told apart, there are none, and calls go the way

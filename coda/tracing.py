@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from coda.errors import AuthoringError, BadOutputs, BadSignature, CodaError, DTypeMismatch
+from coda.errors import AuthoringError, BadOutputs, BadSignature, CodaError, DTypeMismatch, shown
 from coda.primitives.tile import Stored
 from coda.primitives.types import DType, Kind
 from coda.primitives.value import Graph, Value, tracing
@@ -208,7 +208,7 @@ def _outputs(name: str, graph: Graph, result: Any, function: Callable[..., Any])
         if stored is None or stored.value.graph is not graph:
             raise BadOutputs(
                 f"{name}: output {key!r} is not a value of this program",
-                got=f"{type(value).__name__} {value!r:.40}",
+                got=shown(value),
                 where=where,
             )
         outputs.append(Output(key, stored.value.index, stored.dtype, stored.saturate))

@@ -69,6 +69,7 @@ HUGE = "9" * 20 + "x4096x4096"
         ([*VERIFY, "--shapes", "1x2"], "--shapes '1x2' is no shape of rms_scale", "write it as MxNxK, in numbers"),
         ([*VERIFY, "--shapes", "0x64x64"], "--shapes '0x64x64' is no shape of rms_scale", "MxNxK"),
         ([*VERIFY, "--shapes", "-1x64x64"], "--shapes '-1x64x64' is no shape of rms_scale", "MxNxK"),
+        ([*VERIFY, "--shapes", "٣x64x64"], "--shapes '٣x64x64' is no shape of rms_scale", "MxNxK"),
         ([*VERIFY, "--shapes", "1.5x64x64"], "--shapes '1.5x64x64' is no shape of rms_scale", "MxNxK"),
         ([*VERIFY, "--shapes", HUGE], f"--shapes '{HUGE}' is larger than any matrix", "lengths below 10^9"),
         (["tune", "rms_scale", "--dry-run", "--shapes", HUGE], "is larger than any matrix", "lengths below 10^9"),

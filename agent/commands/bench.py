@@ -270,7 +270,9 @@ def with_tuning(answer: Answer, tuned: Answer) -> Answer:
         if job["status"] in tune.UNTUNED
     ]
     answer = dataclasses.replace(answer, data=data, warnings=tuple(said))
-    failure = dataclasses.replace(tuned.failure, hint="the warnings say why; once more goes on from what is known")
+    failure = dataclasses.replace(
+        tuned.failure, hint="the warnings say why; run it again: what is tuned already is known"
+    )
     return answer if answer.failure else dataclasses.replace(answer, exit=tuned.exit, failure=failure)
 
 

@@ -47,7 +47,7 @@ def one_of(what: str, value: str, known: Iterable[str], kind: str) -> None:
 def lengths(text: str, names: Sequence[str], of: str) -> tuple[int, ...]:
     """The lengths of "4096x4096x4096", one for each name. Raises `UsageError`."""
     found = text.split("x")
-    if len(found) != len(names) or not all(n.isdecimal() and int(n[:MOST_DIGITS]) > 0 for n in found):
+    if len(found) != len(names) or not all(n.isascii() and n.isdecimal() and int(n[:MOST_DIGITS]) > 0 for n in found):
         raise UsageError(f"--shapes {text!r} is no shape of {of}", hint=f"write it as {'x'.join(names)}, in numbers")
     if any(len(n) >= MOST_DIGITS for n in found):
         raise UsageError(f"--shapes {text!r} is larger than any matrix", hint=f"lengths below 10^{MOST_DIGITS - 1}")

@@ -33,7 +33,7 @@ from coda.errors import (
     near,
     shown,
 )
-from coda.primitives.instead import OPERATORS, instead
+from coda.primitives.instead import OPERATORS, instead, plain
 from coda.primitives.types import Attr, Attrs, DType, Type
 
 MAX_NODES = 512
@@ -301,7 +301,10 @@ class Value:
     __index__ = __float__
 
     def __len__(self) -> int:
-        _control_flow("len()", "columns() and rows() are the sizes as scalars")
+        _control_flow(
+            "len(), torch.tensor() or torch.as_tensor()",
+            "columns() and rows() are the sizes as scalars; a value is used as it is",
+        )
 
     def __iter__(self) -> Iterator[Value]:
         _control_flow(
@@ -334,7 +337,7 @@ class Value:
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
         name = getattr(function, "__name__", str(function))
-        if name.strip("_") in OPERATORS:
+        if plain(name) in OPERATORS:
             for x in args:
                 _operand(x)  # `tensor * v` is the same mistake as `v * tensor`
         _no_tensor(f"torch's {name}() on a traced value", name)
@@ -369,24 +372,33 @@ def _no_tensor(what: str, name: str) -> NoReturn:
     )
 
 
-def _operand(x: object) -> Operand:
+def unboxed(x: object) -> object:
+    """A number of numpy, also as an array without dimensions, as Python's; anything else as it is."""
     numpy = sys.modules.get("numpy")  # without it, nothing is its number
-    if numpy is not None and isinstance(x, (numpy.generic, numpy.ndarray)) and not x.ndim:
-        x = x.item()
+    return x.item() if numpy is not None and isinstance(x, (numpy.generic, numpy.ndarray)) and not x.ndim else x
+
+
+def _operand(x: object) -> Operand:
+    x = unboxed(x)
     if isinstance(x, (Value, bool, int, float)):
         return x
-    operand = "pass it as an operand of the kernel: a parameter annotated Tile, RowVector, ColVector or Scalar"
+    hint = None
+    if hasattr(type(x), "shape"):
+        hint = "pass it as an operand of the kernel: a parameter annotated Tile, RowVector, ColVector or Scalar"
+        if getattr(x, "shape", None) == () and type(x).__module__ == "numpy":  # a number that Python has not
+            hint = "use a Python number: float(x)"
     raise AuthoringError(
         "not something a program can compute with",
         got=shown(x),
         expected="a traced value or a number",
-        hint=operand if hasattr(type(x), "shape") else None,
+        hint=hint,
         where=author_line(),
     )
 
 
 def integer_power(x: Value, power: int) -> Value:
     """`x ** power` by repeated squaring; a negative power is the reciprocal."""
+    power = unboxed(power)  # type: ignore[assignment]  # which is asked next
     if isinstance(power, bool) or not isinstance(power, int) or power == 0 or abs(power) > 64:
         raise BadArgument(
             "`**` takes a constant integer power",

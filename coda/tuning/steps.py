@@ -173,7 +173,7 @@ def _wrong(s: Subject) -> str | None:
             length=length,
         )
         if not found.ok:
-            return f"output {name!r}: {found.why}, {found.bad_blocks} of {found.blocks} blocks, {found.excess}"
+            return f"output {name!r}: {found.why}, {found.bad_blocks} of {found.blocks} blocks, {found.detail or found.excess}"
     return None
 
 

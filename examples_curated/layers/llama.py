@@ -417,7 +417,7 @@ class Layer(_Parameters):
         for name, x in matrices.items():
             if x.dtype not in taken:
                 expected = ", ".join(map(str, taken)) + (", which autocast casts" if lower else "")
-                hint = f"convert it: {name if name in wanted else 'layer'}.float()"
+                hint = "convert it: " + (f"{name}.to(layer.out.dtype)" if name in wanted else "layer.float()")
                 raise DTypeUnsupported(f"layer: {name}", got=x.dtype, expected=expected, hint=hint)
             if not lower and x.dtype != x0.dtype:
                 hint = "convert the layer, layer.to(x0.dtype), or what it gets"

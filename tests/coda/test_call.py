@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import inspect
 import logging
 
 import pytest
@@ -554,6 +555,22 @@ def test_debug_logs_the_choice(monkeypatch):
     )
     assert "twice" in done.stderr
     assert "reference" in done.stderr
+
+
+def test_what_a_call_takes_is_its_signature():
+    @coda.epilogue
+    def f(acc, gamma: RowVector, z: Tile, *, eps: float = 1e-6, twice: bool = False):
+        return {"y": acc * gamma + z + eps}
+
+    assert (
+        str(inspect.signature(f)) == "(a, b, *, gamma, z, eps=1e-06, twice=False, backend=None, config=None, out=None)"
+    )
+
+    @coda.pointwise
+    def g(x: Tile, v: ColVector, *, eps: float = 1e-6):
+        return {"y": x * v + eps}
+
+    assert str(inspect.signature(g)) == "(x, v, *, eps=1e-06, backend=None, config=None, out=None)"
 
 
 def test_operands_go_by_name():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 import torch
@@ -273,6 +274,44 @@ def test_what_cancels_whatever_the_inputs_may_leave_a_few_roundings():
     some = zero.clone()
     some[0, 0] = 1e-3  # and so has one that is not 0 everywhere
     assert not numerics.within(some.float() + 2.0**-23, some.float(), some, working="float32", length=100).ok
+
+
+def left_over(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What rounding leaves of a product, of two kernels whose sums differ in the last bits, and what is right: nothing."""
+    g = gemm(5, dtype)
+    first, second = (g["a"].float() @ g["b"].float(), other_order(g["a"], g["b"]))
+    kernel, trusted = ((x - x.to(dtype).float()).to(dtype) for x in (second, first))
+    return kernel, trusted, torch.zeros_like(first, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("few", [False, True])
+def test_what_a_rounding_leaves_is_held_against_what_it_leaves_the_trusted_kernel(dtype: str, few: bool) -> None:
+    kernel, trusted, zero = (x[:1, :40] if few else x for x in left_over(getattr(torch, dtype)))
+    assert float(trusted.abs().max()) > 2.0**-20
+    turned = kernel.clone()
+    where = divmod(int(turned.abs().argmax()), turned.shape[1])
+    turned[where] *= -1  # the last bits of a sum decide which way a number half between two is rounded
+    for fine in (kernel, turned, torch.zeros_like(trusted)):  # a kernel may round less than the trusted one
+        assert within(fine, trusted, zero, working=dtype).ok
+    wrong_anywhere = [-kernel, kernel * 2.5, kernel.roll(1, 1), torch.full_like(kernel, 0.01)]
+    for wrong in wrong_anywhere if few else [*wrong_anywhere, kernel * 2, kernel.abs()]:
+        assert not within(wrong, trusted, zero, working=dtype).ok
+    assert not within(kernel, torch.zeros_like(trusted), zero, working=dtype).ok  # the trusted kernel leaves nothing
+
+
+def test_what_is_said_to_be_too_large_is() -> None:
+    g = gemm(2, torch.bfloat16)
+    one = g["trusted"].clone()
+    one[3, 4] += 1
+    assert within(one, g["trusted"], g["reference"], working="bfloat16").excess.startswith("largest error ")
+    everywhere = g["reference"] * (1 + 2.0**-8)  # no element alone is too far off
+    found = within(everywhere.bfloat16(), g["reference"].bfloat16(), g["reference"], working="bfloat16")
+    assert not found.ok
+    assert found.max_error <= found.max_allowed
+    error, allowed = (float(x) for x in re.findall(r"\d[\d.e+-]*", found.excess))
+    assert found.excess.startswith("RMS error ")
+    assert error > allowed
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"])

@@ -124,6 +124,13 @@ OPERAND = "pass it as an operand of the kernel"
         (lambda v: v.square(), "`.square`", "write x * x"),
         (lambda v: v.to(torch.float16), "`.to`", "store(x, dtype) rounds what is returned"),
         (lambda v: torch.add(v, v), "torch's add()", "write x + y"),
+        (lambda v: torch.remainder(v, 2), "torch's remainder()", "x % y of integers, x - y * floor(x / y) of floats"),
+        (lambda v: torch.logical_not(v), "torch's logical_not()", "write ~c of a condition"),
+        (lambda v: torch.ones(3).__iadd__(v), "not something a program can compute with", OPERAND),
+        (lambda v: torch.tensor(v), "torch.tensor()", "a value is used as it is"),
+        (lambda v: v.amin(1), "`.amin`", "the smallest of a row is -row_max(-x)"),
+        (lambda v: v.isnan(), "`.isnan`", "write x != x"),
+        (lambda v: v.permute(1, 0), "`.permute`", "the primitives are: abs, "),
         (lambda v: torch.matmul(v, v), "torch's matmul()", "a program has one GEMM, whose result is `acc`"),
         (torch.nn.Linear(4, 4), "torch's linear()", "a program has one GEMM, whose result is `acc`"),
         (lambda v: torch.softmax(v, -1), "torch's softmax()", "row_max"),
@@ -179,11 +186,19 @@ def test_a_number_of_numpy_is_the_python_number(number):
     assert {type(value) for value in values} <= {int, float}
 
 
+@pytest.mark.parametrize("power", [2, np.int64(2), np.array(2)])
+def test_a_power_is_any_whole_number(power):
+    def f(x: Tile):
+        return {"y": x**power}
+
+    assert [node.op for node in program(f, "pointwise").nodes] == ["operand", "mul"]
+
+
 def test_no_number_that_python_lacks():
     def f(x: Tile):
         return {"y": np.longdouble(0.1) * x}
 
-    raises(errors.AuthoringError, f, "not something a program can compute with", "longdouble", kind="pointwise")
+    raises(errors.AuthoringError, f, "longdouble", "use a Python number: float(x)", kind="pointwise")
 
 
 def test_a_value_can_be_asked_for_protocols():

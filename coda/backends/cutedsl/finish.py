@@ -2,9 +2,9 @@
 
 It is launched while the tiles run and waits for them on the device (programmatic dependent launch): quack's kernel lets
 its dependents in early.
-Partials lie as the shared finisher reads them: per statistic of rows one plane of (tiles of N, M), selected columns (M,),
-per statistic of columns (tiles of M, N); moments have two planes. Only a log-sum-exp differs: a tile contributes its own log-sum-exp, not a
-maximum and a sum, so `combine_logs` folds those.
+Partials lie as the shared finisher reads them: per statistic of rows one plane of (tiles of N, M), of moments two, selected
+columns (M,), per statistic of columns (tiles of M, N). Only a log-sum-exp differs: a tile contributes its own log-sum-exp, not
+a maximum and a sum, so `combine_logs` folds those.
 """
 
 from __future__ import annotations

@@ -22,13 +22,17 @@ class RunningMoments(ColVecReduce):
 
     A thread holds sum, squares and count of what it has seen of a row, and merges by the pairwise rule (Chan, Golub and LeVeque
     1979): no sum of large squares cancels. The sum, not the mean, so that a row with one infinity has that for its mean.
+
+    `mask`: with "elements", what lies beyond the matrix is told by its coordinate, and not counted.
     """
 
     reduce_planes = 3
-    mask = ""
-    """"elements": what lies beyond the matrix is told by its coordinate, and not counted."""
     writes_squares = False
     """Which of the two numbers `_finalize` gives."""
+
+    def __init__(self, name, mask):
+        super().__init__(name)
+        self.mask = mask
 
     def host_fake_arg(self, key, fctx):
         return make_fake_tensor(key[0], (fctx.m, cute.sym_int()), leading_dim=0)
@@ -110,7 +114,7 @@ class RunningMoments(ColVecReduce):
         both, one = count + count_2, Float32(1.0)  # one in place of no elements, whose sum and squares are 0
         away = total_2 * (one / cute.arch.fmax(count_2, one)) - total * (one / cute.arch.fmax(count, one))
         weight = count * count_2 * (one / cute.arch.fmax(both, one))
-        return (total + total_2, squares + squares_2 + away * away * weight, both)
+        return (total + total_2, squares + squares_2 + away * (away * weight), both)  # no ∞·0 where a weight is 0
 
     @cute.jit
     def _finalize(self, vals):

@@ -323,11 +323,7 @@ class LogSumExp(_Parts, OnlineLSEReduce):
 
 
 class Moments(_Parts, RunningMoments):
-    """Mean and squared deviations of each row and tile."""
-
-    def __init__(self, name, mask):
-        super().__init__(name)
-        self.mask = mask
+    """The same, where whole parts of a tile may lie beyond the matrix."""
 
 
 NOTHING = 0x7F800001

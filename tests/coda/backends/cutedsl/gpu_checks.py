@@ -156,7 +156,9 @@ def far_from_zero(acc, far: RowVector, skew: ColVector):
     """Deviations a hundredth of the mean: squares would cancel. Beyond the matrix the row is stale, f(0) is not 0."""
     mean, variance = row_moments(acc + 100.0 + 0.5 * far)
     other, spread = row_moments(acc * skew)
-    return {"mean": mean, "variance": variance, "other": other, "spread": spread, "s": row_sum(acc * acc)}
+    huge, beyond = row_moments(acc * 1e25)  # squares overflow, means do not
+    more = {"huge": huge, "beyond": beyond, "s": row_sum(acc * acc)}
+    return {"mean": mean, "variance": variance, "other": other, "spread": spread, **more}
 
 
 def maths(acc, x: Tile):
