@@ -238,7 +238,10 @@ def verify(
     no_gpu: NoGpu = False,
     tune: Tune = False,
     everything: Annotated[
-        bool, typer.Option("--all", help="Prove every curated and kept kernel again, on the CPU.")
+        bool,
+        typer.Option(
+            "--all", help="Prove every curated and kept kernel that has a task again, on the CPU; trace the others."
+        ),
     ] = False,
     sample: Annotated[
         int | None, typer.Option(metavar="N", help="With --all: so many of them, drawn. Default: every one.")

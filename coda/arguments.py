@@ -48,10 +48,11 @@ def arguments(program: EpilogueProgram, args: Sequence[Any], operands: Mapping[s
             bound.setdefault(o.name, o.default)
     missing = [name for name in program.argument_names if name not in bound]
     if missing:
+        given = [name for name in bound if name in operands or name in names[: len(args)]]
         kinds = {o.name: f"{o.name}: {spelled(o)}" for o in program.operands}
         raise MissingOperand(
             f"{program.name}: {', '.join(missing)} not given",
-            got=", ".join(bound) or "nothing",
+            got=", ".join(given) or "nothing",
             expected=", ".join(kinds.get(name, f"{name}: a matrix") for name in missing) + " as well",
             hint=f"pass {', '.join(f'{name}=…' for name in missing)}",
         )

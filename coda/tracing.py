@@ -52,7 +52,9 @@ def signature(function: Callable[..., Any], kind: Literal["epilogue", "pointwise
     if kind == "epilogue":
         if not parameters or parameters[0].name != "acc" or parameters[0].kind not in (0, 1):
             raise BadSignature(
-                f"{name}: the first parameter of an epilogue is `acc`", got=_spell(parameters[:1]), where=where
+                f"{name}: the first parameter of an epilogue is `acc`",
+                got=parameters[0].name if parameters else "none",
+                where=where,
             )
         parameters = parameters[1:]
     specs, constants = [], []
@@ -73,10 +75,6 @@ def signature(function: Callable[..., Any], kind: Literal["epilogue", "pointwise
             f"{name}: a pointwise program needs a tile", expected="a parameter annotated `Tile`", where=where
         )
     return Signature(name, kind, tuple(specs), tuple(constants))
-
-
-def _spell(parameters: list[inspect.Parameter]) -> str:
-    return ", ".join(map(str, parameters)) or "none"
 
 
 def _parameter(p: inspect.Parameter) -> OperandSpec | type:
@@ -110,7 +108,7 @@ def _parameter(p: inspect.Parameter) -> OperandSpec | type:
         )
     if p.default is not p.empty:
         if annotation.kind is not Kind.SCALAR:
-            raise BadSignature(f"parameter {p.name}: only scalars have defaults", got=str(p))
+            raise BadSignature(f"parameter {p.name}: only scalars have defaults", got=f"{p.name} = {p.default!r}")
         if isinstance(p.default, bool) or not isinstance(p.default, (int, float)):
             raise BadSignature(f"parameter {p.name}: the default is not a number", got=repr(p.default))
     return annotation

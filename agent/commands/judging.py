@@ -184,7 +184,7 @@ def _refusal(verdict: Verdict) -> Failure:
     gate = verdict.gate(verdict.first_failure)
     reason, hint = render.reason_and_hint(gate)
     said = " ".join(gate.reason.split())
-    more = [finding for finding in digest(verdict).findings if finding not in said]
+    more = [finding for finding in dict.fromkeys(digest(verdict).findings) if finding not in said]
     advice = "; ".join(more) or hint or "change the kernel accordingly, and verify it again"
     code = str(gate.status).lower().replace("_", "-")
     return Failure(code, f"gate {gate.name}: {gate.status}: {reason}", advice)

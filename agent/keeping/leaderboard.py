@@ -358,7 +358,8 @@ def readme_table(board: Board | None = None) -> str:
         "| size | " + " | ".join(f"{SIDE_NAMES[side]} ÷ {SIDE_NAMES[subject]}" for side in others) + " |",
         "|---" * (len(others) + 1) + "|",
     ]
-    for key in [k for k in keys if k[2] != ALL][: MOST - 1] + [k for k in keys if k[2] == ALL][:1]:
+    sizes = [k for k in keys if k[2] != ALL]
+    for key in sizes[: MOST - 1] + [k for k in keys if k[2] == ALL][:1]:
         cells = [_sum(t) for side in others for t in sums if (t.gpu, t.dtype, t.size, t.against) == (*key, side)]
         found = {t.against for t in sums if (t.gpu, t.dtype, t.size) == key}
         shown = iter(cells)
@@ -366,7 +367,9 @@ def readme_table(board: Board | None = None) -> str:
         lines.append("| " + " | ".join([where, *(next(shown) if side in found else "–" for side in others)]) + " |")
     whose = {"human": "the fastest of the packages' kernels", "project": "this bank's example"}
     sides = "".join(f"; {SIDE_NAMES[side]}: {whose[side]}" for side in others if side in whose)
-    told = f"Geometric mean; in brackets: {SIDE_NAMES[subject]} faster, no difference, slower{sides}."
+    left = ", ".join(k[2] for k in sizes[MOST - 1 :])
+    more = f" All sizes count {left} too, which `compare --all` shows." if left else ""
+    told = f"Geometric mean; in brackets: {SIDE_NAMES[subject]} faster, no difference, slower{sides}.{more}"
     return "\n".join([*lines, "", told, *_ends(board, subject, next((s for s in others if s != "project"), others[0]))])
 
 

@@ -139,7 +139,9 @@ def _factor(got: torch.Tensor, right: torch.Tensor, dims: Dims, tolerance: float
         if abs(factor / value - 1) <= max(tolerance, 1e-9) * 4:
             yield text
             return
-    yield f"factor {factor:.2g}", f"every element is off by one constant factor, about {factor:.2g}"
+    about = f"{factor:.2g}"
+    size = "within 5 % of 1" if about == "1" else f"about {about}"
+    yield f"factor {about}", f"every element is off by one constant factor, {size}"
 
 
 def _known_factors(dims: Dims) -> Iterator[tuple[tuple[str, str], float]]:

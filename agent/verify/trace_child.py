@@ -49,7 +49,8 @@ HINTS: dict[str, str] = {
     "OverflowError": "a constant of that line is too large for Python's arithmetic: write it in a form that stays small",
     "ValueError": "look at the constants of that line: Python refuses them (unpacking a wrong number of results, math of a number outside its domain)",
     "TypeError": "look at how that line calls or combines: wrong arguments, or Python objects that do not go together",
-    "AttributeError": "traced values have operators and no methods: use the primitives, as in sqrt(x), row_sum(x)",
+    "AttributeError": "traced values have operators and no methods: use the primitives, as in sqrt(x), row_sum(x); those that give two "
+    "values are unpacked, as in mean, variance = row_moments(x)",
     "NameError": "define the name before that line runs; `kernel` is the decorated function",
     "UnboundLocalError": "assign the name on every way to that line",
     "AssertionError": "an assertion of the file itself does not hold while it is traced: correct it or remove it",

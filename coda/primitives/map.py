@@ -18,7 +18,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any, Literal
 
-from coda.errors import BadArgument, DTypeMismatch, KindMismatch, WidthMismatch
+from coda.errors import BadArgument, DTypeMismatch, KindMismatch, WidthMismatch, near
 from coda.primitives.types import WIDTHS, Attrs, DType, Kind, Type, broadcast, checked_width, require
 from coda.primitives.value import Op, Operand, Rule, Value, apply, author_line, register
 
@@ -256,10 +256,19 @@ def gelu(x: Operand, approximate: Literal["none", "tanh"] = "none") -> Value:
 # rounding in between ----------------------------------------------------------------------------------------------
 
 
+def unknown_dtype(name: str, dtype: object, known: Sequence[str]) -> BadArgument:
+    """The error for what is no dtype's name: torch.bfloat16 for "bfloat16", say."""
+    bare = str(dtype).removeprefix("torch.")
+    hint = f'write "{bare}"' if bare in known else near(bare, known)
+    return BadArgument(
+        f"{name}: unknown dtype", got=repr(dtype), expected=", ".join(known), hint=hint, where=author_line()
+    )
+
+
 def _cast_rule(types: Sequence[Type], attrs: Attrs) -> Type:
     require("cast", types, (DType.FLOAT,))
     if attrs["dtype"] not in STORE_DTYPES:
-        raise BadArgument("cast: unknown dtype", got=repr(attrs["dtype"]), expected=", ".join(STORE_DTYPES))
+        raise unknown_dtype("cast", attrs["dtype"], STORE_DTYPES)
     return types[0]
 
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from coda.errors import BadArgument, BadOutputs
-from coda.primitives.map import STORE_DTYPES
+from coda.errors import BadOutputs
+from coda.primitives.map import STORE_DTYPES, unknown_dtype
 from coda.primitives.types import Attrs, Kind, Type, checked_width
 from coda.primitives.value import Op, Value, author_line, register
 from coda.primitives.vector import OperandSpec
@@ -47,9 +47,7 @@ def store(v: Value, dtype: str | None = None, saturate: bool = True) -> Stored:
     if not isinstance(v, Value):
         raise BadOutputs("store takes a traced value", got=type(v).__name__, where=author_line())
     if dtype is not None and dtype not in STORE_DTYPES + INT_DTYPES:
-        raise BadArgument(
-            "store: unknown dtype", got=repr(dtype), expected=", ".join(STORE_DTYPES + INT_DTYPES), where=author_line()
-        )
+        raise unknown_dtype("store", dtype, STORE_DTYPES + INT_DTYPES)
     return Stored(v, dtype, bool(saturate))
 
 
