@@ -205,9 +205,10 @@ def _check_operand(program: EpilogueProgram, operand: Operand, x: Any, m: int, n
     name = dtype_name(x)
     allowed = INTS if operand.dtype is DType.INT else FLOATS
     if name not in allowed or (name == "float64" and compute_dtype(dtype) != "float64"):
-        hint = "fp64 operands need an fp64 `a`"
-        if name in ("bool", *INTS):
-            hint = f"convert it: {operand.name}.to(torch.int8), {operand.name}.float()"
+        if name == "float64":
+            hint = "fp64 operands need an fp64 `a`"
+        else:
+            hint = f"convert it: {operand.name}.{'int' if operand.dtype is DType.INT else 'float'}()"
         raise DTypeUnsupported(what, got=name, expected=", ".join(a for a in allowed if a != "float64"), hint=hint)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from coda.arguments import arguments
+from coda.errors import DTypeUnsupported, ShapeMismatch, shown
 from coda.primitives.map import round_to
 from coda.primitives.types import DType, Kind
 from coda.primitives.value import OPS, Node
@@ -153,8 +154,17 @@ def reference(
     watch: Watch | None = None,
 ) -> dict[str, torch.Tensor]:
     """Outputs in `dtype` (fp64 if None), unrounded, in memory of their own. Arguments as in a call of the program; raises what
-    binding them by name raises, and `ShapeMismatch`. `watch` as in `evaluate`."""
+    binding them by name raises, `ShapeMismatch`, and `DTypeUnsupported` for what is no tensor; any dtype will do. `watch` as in `evaluate`."""
     tensors = arguments(program, args, operands)
+    scalars = {o.name for o in program.operands if o.kind is Kind.SCALAR}
+    for name, x in tensors.items():
+        if not isinstance(x, torch.Tensor) and not (name in scalars and isinstance(x, (int, float))):
+            expected = "a number or a 0-d tensor" if name in scalars else "a torch tensor"
+            raise DTypeUnsupported(f"{program.name}: {name}", got=shown(x), expected=expected)
     m, n, _ = program.sizes({name: tuple(x.shape) for name, x in tensors.items() if isinstance(x, torch.Tensor)})
     program.check_sizes(n)
+    for o in program.operands:  # nothing is broadcast, as in a call
+        x = tensors[o.name]
+        if isinstance(x, torch.Tensor) and tuple(x.shape) != o.shape(m, n):
+            raise ShapeMismatch(f"{program.name}: {o.name}", got=tuple(x.shape), expected=o.shape(m, n))
     return evaluate(program, tensors, m=m, n=n, dtype=dtype or torch.float64, stored_as=None, watch=watch)

@@ -15,9 +15,10 @@ from __future__ import annotations
 import collections
 import functools
 import inspect
+import itertools
 import keyword
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
 
 from coda import handles, plan_tracing
 from coda.arguments import arguments
@@ -27,6 +28,7 @@ from coda.errors import (
     BadSignature,
     DeviceMismatch,
     OverlappingOutput,
+    PlanError,
     ShapeMismatch,
     UnknownBackend,
     UnknownOperand,
@@ -66,6 +68,12 @@ class Kernel(Generic[Data]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__.lower()} {self.name} {self.program.digest[:12]}>"
 
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:  # nobody changes a kernel: as with a function, a copy is the same one
+        return self
+
     def specialised(self, dtypes: Mapping[str, str], constants: Mapping[str, int | bool]) -> EpilogueProgram | Plan:
         """The program for arguments that hold "int" or "float" by name, and for compile-time constants."""
         raise NotImplementedError
@@ -103,10 +111,11 @@ class _Programmed(Kernel[EpilogueProgram]):
         """Of a call, for `help` and editors: `__call__` itself takes whatever it is given, and says what does not fit."""
         given = {o.name: o.default for o in self.program.operands if o.default is not None}
         given |= {name: default for name, _, default in (self._sign.constants if self._sign else ())}
-        by_name = [n for n in self.program.argument_names if n not in self.places or n in given]
+        by_place = list(itertools.takewhile(lambda n: n not in given, self.places))
+        by_name = [n for n in self.program.argument_names if n not in by_place]
         kind = inspect.Parameter
         return inspect.Signature(
-            [kind(n, kind.POSITIONAL_OR_KEYWORD) for n in self.places if n not in given]
+            [kind(n, kind.POSITIONAL_OR_KEYWORD) for n in by_place]
             + [kind(n, kind.KEYWORD_ONLY, default=given.get(n, kind.empty)) for n in dict.fromkeys([*by_name, *given])]
             + [kind(n, kind.KEYWORD_ONLY, default=None) for n in ("backend", "config", "out")]
         )
@@ -178,8 +187,11 @@ class _Programmed(Kernel[EpilogueProgram]):
         """
         constants = tuple(self._constants(operands).items()) if self._has_constants else ()
         if plan_tracing.underway and any(isinstance(x, PlanValue) for x in (*args, *operands.values())):
-            if config is not None:
-                _check_config(config)
+            _check_config(config)
+            options = {"backend": backend, "config": config, "out": out}
+            if given := [name for name, value in options.items() if value is not None]:
+                hint = "give backend= and out= to the call of the plan; every program of it finds its own schedule"
+                raise PlanError(f"{self.name}: {', '.join(given)} of a call inside a plan", hint=hint)
             return self._record(args, operands, dict(constants))
         import torch  # with the first call, not with coda
 

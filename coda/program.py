@@ -150,7 +150,7 @@ class EpilogueProgram:
             a, b = shapes["a"], shapes["b"]
             for name, shape in (("a", a), ("b", b)):
                 if len(shape) != 2:
-                    fold = f"{name}.flatten(0, -2) folds batches into rows"
+                    fold = f"{name}.flatten(0, -2) folds batches into rows" if name == "a" and len(shape) > 2 else None
                     raise ShapeMismatch(f"{self.name}: {name} is not a matrix", got=shape, hint=fold)
             if a[1] != b[0]:
                 hint = "b is (K, N): a linear layer passes weight.mT" if a[1] == b[1] else None

@@ -54,8 +54,19 @@ def _guard(tensors: Sequence[Tensor]) -> Alike | None:
         return None
 
 
-@functools.cache
+TRIES = 8
+_tried: list[bool] = []
+"""What was found so far. One yes holds for the process; a no may be that of a moment, inside a compiler, say."""
+
+
 def _trusted() -> bool:
+    """Whether guards have ever been found right."""
+    if not any(_tried) and len(_tried) < TRIES:
+        _tried.append(_tells_apart())
+    return any(_tried)
+
+
+def _tells_apart() -> bool:
     """Whether guards tell apart what must be told apart."""
     zeros = functools.partial(torch.zeros, device="cpu", dtype=torch.float32)  # whatever the caller's defaults are
     if not hasattr(forward_ad, LEVEL):

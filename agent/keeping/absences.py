@@ -81,7 +81,7 @@ def _kind(peer: str, sentence: str, task_id: str) -> tuple[int, str, str]:
     if state == "not applicable":
         return 3, NO_KERNEL if task_id in rest.split() else rest, task_id
     own = (
-        sentence.splitlines()[0].removeprefix(f"{task_id}: ").removeprefix(f"backend '{peer}': ")
+        sentence.partition("\n")[0].removeprefix(f"{task_id}: ").removeprefix(f"backend '{peer}': ")
     )  # behind it there are hints for whoever runs it alone
     return 0, FAILED, f"{task_id} ({own})"
 

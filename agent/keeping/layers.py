@@ -14,6 +14,7 @@ torch.compile's. Neighbours: `layer_race.py` is the process, `commands/layer.py`
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -113,6 +114,12 @@ class LayerRecord(Record):
             raise ValueError(f"memory: none of {', '.join(sorted(missing))}, who were measured")
         if any(not size > 0 for size in self.memory.values()):
             raise ValueError("memory: a size that is not above 0")
+        if any(size >= 1 << 63 for size in self.memory.values()):
+            raise ValueError("memory: a size beyond any machine's")
+        if any(not 0 < off < math.inf for errors in self.errors.values() for off in errors.values()):
+            raise ValueError("errors: a distance that is not above 0")
+        if len({frozenset(errors) for errors in self.errors.values()}) > 1:
+            raise ValueError("errors: not of the same results for all contestants")
         if not isinstance(self.protocol.get("rounds"), int):
             raise ValueError("protocol: rounds is no number")
         return self

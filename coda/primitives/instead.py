@@ -50,7 +50,7 @@ _HINTS = {name: f"write {written}" for written, (_, names) in _WRITTEN.items() f
     name: hint
     for names, hint in {
         "floordiv floor_divide": "write x // y of integers, floor(x / y) of floats",
-        "mod remainder fmod": "write x % y of integers, x - y * floor(x / y) of floats",
+        "mod remainder": "write x % y of integers, x - y * floor(x / y) of floats",
         "invert bitwise_not logical_not": "write ~c of a condition, such as c = x != 0",
         "and bitwise_and logical_and": "write c & d of conditions, such as (x > 0) & (y > 0)",
         "or bitwise_or logical_or": "write c | d of conditions, such as (x > 0) | (y > 0)",

@@ -356,8 +356,10 @@ class Layer(_Parameters):
 
     @staticmethod
     def for_reference(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Parameters or their gradients by name, or a layer's state, in the layout of `Reference`."""
-        return {n: split_gate_up(x) if n == "gate_up" else x for n, x in tensors.items() if n != LAYOUT}
+        """Parameters or their gradients by name, or a state, in the layout of `Reference`; also of a model whose parameters of that name
+        are all of layers."""
+        own = {n: n.rpartition(".")[2] for n in tensors}
+        return {n: split_gate_up(x) if own[n] == "gate_up" else x for n, x in tensors.items() if own[n] != LAYOUT}
 
     def forward(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import copy
 import inspect
 import logging
 
@@ -197,7 +198,7 @@ def test_what_is_missing_is_shown_as_it_is_declared():
 def test_what_is_no_tensor_or_of_another_dtype_says_what_to_do():
     refused(errors.DTypeUnsupported, "list [0.0, 0.0", "...]", "torch.as_tensor(v)", change={"v": [0.0] * 40})
     refused(errors.DTypeUnsupported, "ndarray", "torch.as_tensor(v)", change={"v": torch.ones(4).numpy()})
-    refused(errors.DTypeUnsupported, "c.to(torch.int8), c.float()", change={"c": torch.ones(3, 4).int()})
+    refused(errors.DTypeUnsupported, "convert it: c.float()", change={"c": torch.ones(3, 4).int()})
     for text in ("weights", b"weights"):
         refused(
             errors.DTypeUnsupported, "weights", "text is not read as numbers: pass a torch tensor", change={"c": text}
@@ -571,6 +572,43 @@ def test_what_a_call_takes_is_its_signature():
         return {"y": x * v + eps}
 
     assert str(inspect.signature(g)) == "(x, v, *, eps=1e-06, backend=None, config=None, out=None)"
+
+    @coda.pointwise
+    def h(x: Tile, *, s: Scalar = 2.0, y: Tile):
+        return {"y": x * s + y}
+
+    assert str(inspect.signature(h)) == "(x, *, s=2.0, y, backend=None, config=None, out=None)"
+
+
+@pytest.mark.parametrize("option", [{"backend": "reference"}, {"config": Schedule()}, {"out": {"y": torch.ones(3, 4)}}])
+def test_a_call_inside_a_plan_has_no_options(option):
+    def f(a, b, c, r, v):
+        return {"y": add(a, b, c=c, r=r, v=v, **option).y}
+
+    with pytest.raises(errors.PlanError, match=f"add: {next(iter(option))} of a call inside a plan"):
+        coda.plan(f)
+
+
+def test_a_copy_of_a_kernel_is_the_kernel():
+    for copied in (copy.copy(add), copy.deepcopy({"add": add})["add"]):
+        assert copied is add
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        ({"v": torch.ones(1)}, errors.ShapeMismatch, r"add: v: got \(1,\), expected \(3,\)"),
+        ({"c": torch.ones(1, 4)}, errors.ShapeMismatch, r"add: c: got \(1, 4\), expected \(3, 4\)"),
+        ({"a": [[1.0]]}, errors.DTypeUnsupported, r"add: a: got list \[\[1.0\]\], expected a torch tensor"),
+        ({"r": None}, errors.DTypeUnsupported, r"add: r: got NoneType None, expected a torch tensor"),
+    ],
+)
+def test_a_reference_takes_what_a_call_takes(change, error, said):
+    (a, b), named = inputs()
+    given = {"a": a, "b": b, **named, **change}
+    for run in (add, add.reference, add.program.reference):
+        with pytest.raises(error, match=said):
+            run(**given)
 
 
 def test_operands_go_by_name():

@@ -400,9 +400,9 @@ def test_without_guards_calls_are_found_by_their_kind(
 @pytest.fixture
 def untried() -> Iterator[None]:
     """Guards are tried out again, and after the test once more."""
-    torch_private._trusted.cache_clear()
+    torch_private._tried.clear()
     yield
-    torch_private._trusted.cache_clear()
+    torch_private._tried.clear()
 
 
 @pytest.mark.parametrize("answer", [True, False, "missing", "another signature"])
@@ -499,13 +499,24 @@ def test_a_backend_may_have_no_shorter_way_for_a_launch(short: Short, monkeypatc
     assert short.launched == ["general"] * 4
 
 
+def test_what_was_found_in_an_odd_moment_does_not_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = iter([False, False, True])
+    monkeypatch.setattr(torch_private, "_tried", [])
+    monkeypatch.setattr(torch_private, "_tells_apart", lambda: next(found))
+    assert [torch_private._trusted() for _ in range(5)] == [False, False, True, True, True]
+    monkeypatch.setattr(torch_private, "_tried", [])
+    monkeypatch.setattr(torch_private, "_tells_apart", lambda: False)
+    assert not any(torch_private._trusted() for _ in range(20))
+    assert len(torch_private._tried) == torch_private.TRIES
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 def test_guards_are_trusted_whatever_the_default_dtype_is(dtype: torch.dtype) -> None:
-    torch_private._trusted.cache_clear()
+    torch_private._tried.clear()
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
         assert torch_private.usable()
     finally:
         torch.set_default_dtype(before)
-        torch_private._trusted.cache_clear()
+        torch_private._tried.clear()

@@ -192,7 +192,10 @@ def logsumexp_part(x, ok):
         largest = tl.max(tl.where(ok, x, -INFINITY), axis=1)  # the hardware's max passes over NaN
     base = tl.where(tl.abs(largest) < INFINITY, largest, 0.0) * LOG2_E
     # 2^(x·log2 e - base): one rounding of the base, shared by all terms, as small as that of base itself
-    return largest, tl.sum(tl.where(ok, tl.exp2(fma(x, LOG2_E, -base[:, None])), 0.0), axis=1)
+    total = tl.sum(tl.where(ok, tl.exp2(fma(x, LOG2_E, -base[:, None])), 0.0), axis=1)
+    # of numbers beyond 2^30 or so that rounding is more than an exponent holds, and nothing but the largest counts
+    lost = (tl.abs(largest) < INFINITY) & ((total == 0.0) | (total == INFINITY))
+    return largest, tl.where(lost, 1.0, total)
 
 
 @triton.jit

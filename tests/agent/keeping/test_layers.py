@@ -222,6 +222,12 @@ def test_a_folder_is_no_file_of_records(tmp_path: pathlib.Path) -> None:
         ({"memory": {}}, "memory: none of coda, compile, eager, who were measured"),
         ({"memory": {layers.OURS: 1, layers.EAGER: 1}}, "memory: none of compile, who"),
         ({"memory": {layers.OURS: 1, layers.EAGER: 0, layers.COMPILED: 1}}, "memory: a size that is not above 0"),
+        (
+            {"memory": {layers.OURS: 10**400, layers.EAGER: 1, layers.COMPILED: 1}},
+            "memory: a size beyond any machine's",
+        ),
+        ({"errors": {layers.OURS: {"x2": 0.0}}}, "errors: a distance that is not above 0"),
+        ({"errors": {layers.OURS: {"x2": 1e-3}, layers.EAGER: {}}}, "errors: not of the same results"),
         ({"dims": {"width": 4096}}, "dims without ffn, tokens"),
         ({"protocol": {}}, "rounds"),
     ],

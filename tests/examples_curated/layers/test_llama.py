@@ -453,3 +453,13 @@ def test_what_is_frozen_gets_no_gradient_and_changes_no_other(frozen: str) -> No
     leaves[frozen].requires_grad_(False)
     left = gradients([n for n in leaves if n != frozen])
     assert all(torch.equal(full[n], x) for n, x in left.items())
+
+
+def test_a_models_state_is_converted_layer_by_layer() -> None:
+    references = torch.nn.ModuleList([drawn(SMALL, 5, seed=seed)[0] for seed in (0, 1)])
+    layers = torch.nn.ModuleList([llama.Layer.from_reference(one) for one in references])  # type: ignore[arg-type]
+    state = llama.Layer.for_reference(layers.state_dict())
+    again = torch.nn.ModuleList([llama.Reference(SMALL, dtype=torch.float64) for _ in references])
+    again.load_state_dict(state)
+    for name, x in references.state_dict().items():
+        assert torch.equal(x, again.state_dict()[name]), name

@@ -12,7 +12,9 @@ import pytest
 import torch
 import triton_programs as programs
 
+import coda
 from coda.errors import BackendError
+from coda.primitives import Tile, row_logsumexp
 
 pytestmark = pytest.mark.interp
 
@@ -171,6 +173,24 @@ def check_logsumexp() -> None:
     assert got["loss"][5] == got["lse"][5]
     assert got["loss"][6] == 0
     assert got["loss"][8] == got["lse"][8]
+
+
+def test_logsumexp_of_huge_numbers(interp: Any) -> None:
+    interp(check_huge_logsumexp)
+
+
+def check_huge_logsumexp() -> None:
+    @coda.pointwise
+    def lse(x: Tile):  # type: ignore[no-untyped-def]
+        return {"lse": row_logsumexp(x)}
+
+    for columns in (1, 3, 200):
+        x = torch.tensor([1e3, 2.0**24, 3e8, 4e9, 5e9, 5.5e9, 1e10, 1e19, 1e38, -5e9, -1e10, -1e38])[:, None].repeat(
+            1, columns
+        )
+        x[:, columns // 2 :] *= 1 + 2.0**-20
+        got, right = lse(x, backend="triton").lse.double(), lse.reference(x)["lse"]
+        torch.testing.assert_close(got, right, rtol=2.0**-22, atol=0)
 
 
 def operand_node(name: str) -> str:
