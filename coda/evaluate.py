@@ -153,8 +153,9 @@ def reference(
     dtype: torch.dtype | None,
     watch: Watch | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Outputs in `dtype` (fp64 if None), unrounded, in memory of their own. Arguments as in a call of the program; raises what
-    binding them by name raises, `ShapeMismatch`, and `DTypeUnsupported` for what is no tensor; any dtype will do. `watch` as in `evaluate`."""
+    """Outputs in `dtype` (fp64 if None), unrounded, in memory of their own. Arguments as in a call of the program, but of any
+    dtype; raises what binding them by name raises, `ShapeMismatch`, and `DTypeUnsupported` for what is no tensor. `watch` as in
+    `evaluate`."""
     tensors = arguments(program, args, operands)
     scalars = {o.name for o in program.operands if o.kind is Kind.SCALAR}
     for name, x in tensors.items():

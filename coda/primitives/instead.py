@@ -42,8 +42,10 @@ _PRIMITIVES = {
     "rint": "round",
     "expit": "sigmoid",
     "fmin": "minimum",
+    "fmax": "maximum",
+    "logsumexp": "row_logsumexp",
+    "gather": "select_column",
 }
-_PRIMITIVES |= {"fmax": "maximum", "logsumexp": "row_logsumexp", "gather": "select_column"}
 """Primitives under other names."""
 
 _HINTS = {name: f"write {written}" for written, (_, names) in _WRITTEN.items() for name in names.split()} | {

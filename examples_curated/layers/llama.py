@@ -152,6 +152,18 @@ class _Parameters(nn.Module):
                 nn.init.normal_(x, std=lengths[1] ** -0.5)
             self.register_parameter(name, nn.Parameter(x))
 
+    def _wrong_layout(self, state_dict: Mapping[str, Any], prefix: str) -> LayoutError | None:
+        """Why a state is not this module's, although names and shapes are."""
+        raise NotImplementedError
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        wrong = self._wrong_layout(state_dict, prefix)
+        if wrong is None:
+            super()._load_from_state_dict(state_dict, prefix, *rest)
+        else:
+            errors: list[str] = rest[-1]  # which load_state_dict raises, strict or not
+            errors.append(str(wrong))
+
 
 class Reference(_Parameters):
     """As it is written without fused kernels. `gate_up` has all gates first, then all ups."""
@@ -174,18 +186,15 @@ class Reference(_Parameters):
         turned = torch.stack([even * c - odd * s, even * s + odd * c], -1).flatten(1).to(qkv.dtype)
         return x2, torch.cat([turned, qkv[:, shape.turned :]], 1)
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+    def _wrong_layout(self, state_dict: Mapping[str, Any], prefix: str) -> LayoutError | None:
         if f"{prefix}{LAYOUT}" not in state_dict:
-            super()._load_from_state_dict(state_dict, prefix, *rest)
-            return
-        error = LayoutError(
+            return None
+        return LayoutError(
             f"{prefix}gate_up",
             got="a Layer's, gate and up alternating",
             expected="all gates before all ups",
             hint="convert it: Layer.for_reference(state)",
         )
-        errors: list[str] = rest[-1]  # which load_state_dict raises, strict or not
-        errors.append(str(error))
 
 
 # fused ------------------------------------------------------------------------------------------------------------------
@@ -334,20 +343,17 @@ class Layer(_Parameters):
     def set_extra_state(self, state: Any) -> None:
         """Nothing is left to do: another layout is refused before anything is loaded."""
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+    def _wrong_layout(self, state_dict: Mapping[str, Any], prefix: str) -> LayoutError | None:
         key, wanted = f"{prefix}{LAYOUT}", self.get_extra_state()
         if f"{prefix}gate_up" not in state_dict or state_dict.get(key) == wanted:
-            super()._load_from_state_dict(state_dict, prefix, *rest)
-            return
-        error = LayoutError(
+            return None
+        return LayoutError(
             f"{prefix}gate_up",
             got=f"{LAYOUT} {state_dict[key]!r}" if key in state_dict else f"no {key}, which names its layout",
             expected=wanted,
             hint="all gates before all ups, as in a Reference: Layer.from_reference converts it; gate and up alternating already: "
             f"load it with {key!r}: layer.get_extra_state()",
         )
-        errors: list[str] = rest[-1]  # which load_state_dict raises, strict or not
-        errors.append(str(error))
 
     def extra_repr(self) -> str:
         """Its lengths."""

@@ -323,7 +323,7 @@ class LogSumExp(_Parts, OnlineLSEReduce):
 
 
 class Moments(_Parts, RunningMoments):
-    """The same, where whole parts of a tile may lie beyond the matrix."""
+    """`RunningMoments`, where whole parts of a tile may lie beyond the matrix too."""
 
 
 NOTHING = 0x7F800001
